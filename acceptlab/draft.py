@@ -1,0 +1,175 @@
+"""Growing a tree with the draft model: one pass a level, one transfer to the CPU a step.
+
+Boundary: runs the draft model and chooses candidates; which tokens survive is decided in `verify`, what is committed
+in `engine`. The leaves of a tree are never run through the draft model, so they are no contexts of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from acceptlab.models import LanguageModel
+from acceptlab.sampling import Warp, warp
+from acceptlab.tree import Tree
+
+Choose = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(draft_probs [C, V], n_children [C], uniforms [C, B]) -> token ids [C, B], -1 where there is no candidate."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A drafted tree and what the draft model said in its contexts.
+
+    `context_rows[c]` is the context row (0 the root, i + 1 node i) of row c of `draft_logits` and `draft_probs`;
+    `cached_nodes` are the nodes whose keys and values the draft's cache now holds, in slot order.
+    """
+
+    tree: Tree
+    token_ids: Int[Tensor, " nodes"]
+    context_rows: Int[np.ndarray, " contexts"]
+    draft_logits: Float[Tensor, "contexts vocab"]
+    draft_probs: Float[Tensor, "contexts vocab"]
+    cached_nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Level:
+    """What the pass over one level needs, fixed by the shape."""
+
+    nodes: tuple[int, ...]
+    visible: Bool[Tensor, "rows slots"]
+    depth: int
+
+
+@lru_cache(maxsize=256)
+def inner_levels(tree: Tree) -> tuple[_Level, ...]:
+    """For every depth the nodes that have children, and which of the tree's slots each of them sees.
+
+    The columns of `visible` are the inner nodes of the levels before, then those of this level.
+    """
+    levels = []
+    before: list[int] = []
+    for depth, nodes in enumerate(tree.levels, start=1):
+        inner = tuple(node for node in nodes if tree.n_children[node + 1])
+        if not inner:
+            break
+        rows = np.asarray(inner) + 1
+        columns = np.asarray([*before, *inner]) + 1
+        levels.append(_Level(inner, torch.from_numpy(tree.visible[np.ix_(rows, columns)]), depth))
+        before.extend(inner)
+    return tuple(levels)
+
+
+def root_logits(draft: LanguageModel, committed: Sequence[int]) -> Float[Tensor, "1 vocab"]:
+    """Run the committed tokens that the draft has not seen yet; the logits after the last one (the root)."""
+    start = draft.n_slots
+    pending = torch.tensor(committed[start:])
+    slots = torch.arange(len(committed))
+    visible = slots[None, :] <= slots[start:, None]
+    return draft.forward(pending, slots[start:], visible)[-1:]
+
+
+def grow(
+    draft: LanguageModel,
+    committed: Sequence[int],
+    shape: Tree,
+    settings: Warp,
+    choose: Choose,
+    uniforms: Float[np.ndarray, " nodes"],
+) -> Proposal:
+    """Draft a tree of a fixed shape below the last committed token.
+
+    Args:
+        draft: the draft model; its cache must be a dense prefix of `committed`, at least one token short.
+        committed: the text so far, prompt included.
+        shape: the wanted tree. Nodes for which the draft has no candidate are left out with all below them.
+        settings: temperature and truncation of the sampling distribution.
+        choose: picks the candidates of every context.
+        uniforms: one uniform a node of the shape, for sampled candidates.
+    """
+    if shape.n_nodes == 0:
+        return empty_proposal(draft)
+    level_logits, level_probs, rows = [], [], [0]
+    chosen = torch.full((shape.n_nodes,), -1, dtype=torch.int64, device=draft.device)
+    logits = root_logits(draft, committed)
+    level_rows: tuple[int, ...] = (0,)
+    for level in (*inner_levels(shape), None):
+        probs = warp(logits, settings)
+        level_logits.append(logits)
+        level_probs.append(probs)
+        _choose_level(shape, level_rows, probs, choose, uniforms, chosen)
+        if level is None:
+            break
+        prefix = torch.ones((len(level.nodes), len(committed)), dtype=torch.bool)
+        positions = torch.full((len(level.nodes),), len(committed) - 1 + level.depth)
+        # a missing candidate runs as token 0 and is pruned below: that keeps the loop free of transfers
+        tokens = chosen[list(level.nodes)].clamp(min=0)
+        logits = draft.forward(tokens, positions, torch.cat([prefix, level.visible], dim=1))
+        level_rows = tuple(node + 1 for node in level.nodes)
+        rows.extend(level_rows)
+    full = Proposal(
+        tree=shape,
+        token_ids=chosen.cpu(),
+        context_rows=np.asarray(rows),
+        draft_logits=torch.cat(level_logits),
+        draft_probs=torch.cat(level_probs),
+        cached_nodes=tuple(row - 1 for row in rows[1:]),
+    )
+    return full if bool((full.token_ids >= 0).all()) else _pruned(full)
+
+
+def _choose_level(
+    shape: Tree,
+    level_rows: tuple[int, ...],
+    probs: Tensor,
+    choose: Choose,
+    uniforms: Float[np.ndarray, " nodes"],
+    chosen: Tensor,
+) -> None:
+    """Write the candidates of one level into `chosen` (this function's own buffer of the step)."""
+    families = [shape.children[row] for row in level_rows]
+    widest = max(len(family) for family in families)
+    level_uniforms = np.zeros((len(families), widest))
+    for index, family in enumerate(families):
+        level_uniforms[index, : len(family)] = uniforms[list(family)]
+    n_children = torch.tensor([len(family) for family in families])
+    ids = choose(probs, n_children, torch.from_numpy(level_uniforms))
+    for index, family in enumerate(families):
+        chosen[list(family)] = ids[index, : len(family)]
+
+
+def empty_proposal(draft: LanguageModel) -> Proposal:
+    """A proposal without nodes: the step is a plain target step."""
+    nothing = torch.empty((0, draft.vocab_size), device=draft.device)
+    none = torch.empty((0,), dtype=torch.int64)
+    return Proposal(Tree(()), none, np.empty(0, dtype=np.int64), nothing, nothing.double(), ())
+
+
+def _pruned(full: Proposal) -> Proposal:
+    """Leave out the nodes without a candidate, all below them, and the contexts of those."""
+    tree = full.tree
+    alive = (full.token_ids >= 0).numpy().copy()
+    for node, parent in enumerate(tree.parents):
+        alive[node] &= parent < 0 or alive[parent]
+    renumbered = np.cumsum(alive) - 1
+    kept = np.flatnonzero(alive)
+    parents = tuple(-1 if tree.parents[i] < 0 else int(renumbered[tree.parents[i]]) for i in kept)
+    row_alive = np.concatenate([[True], alive])
+    has_distribution = torch.isfinite(full.draft_logits).any(dim=1).cpu().numpy()
+    contexts = np.flatnonzero(row_alive[full.context_rows] & has_distribution)
+    rows = full.context_rows[contexts]
+    return Proposal(
+        tree=Tree(parents),
+        token_ids=full.token_ids[torch.from_numpy(kept)],
+        context_rows=np.where(rows > 0, np.concatenate([[0], renumbered + 1])[rows], 0),
+        draft_logits=full.draft_logits[torch.from_numpy(contexts).to(full.draft_logits.device)],
+        draft_probs=full.draft_probs[torch.from_numpy(contexts).to(full.draft_probs.device)],
+        cached_nodes=tuple(int(renumbered[n]) if alive[n] else -1 for n in full.cached_nodes),
+    )

@@ -1,0 +1,158 @@
+"""A transformers causal model behind the `LanguageModel` protocol, with a cache made of slots.
+
+Boundary: one sequence, one forward pass a call, cache upkeep. What to run and what to keep is the engine's business;
+whether a model can be run exactly at all is decided in `checks` before one of these is made.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+_FIRST_CAPACITY = 256
+
+
+class _SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of one layer in buffers that double when full, so that a step allocates nothing.
+
+    The buffers have shape (1, heads, capacity, head_dim); the first `length` slots are in use.
+    """
+
+    is_croppable = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.device = key_states.device
+        self.keys = self._buffer(key_states, _FIRST_CAPACITY)
+        self.values = self._buffer(value_states, _FIRST_CAPACITY)
+        self.is_initialized = True
+
+    @staticmethod
+    def _buffer(states: Tensor, capacity: int) -> Tensor:
+        batch, heads, _, head_dim = states.shape
+        return states.new_empty((batch, heads, capacity, head_dim))
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[-2]
+        if end > self.keys.shape[-2]:
+            self._grow(end)
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grow(self, needed: int) -> None:
+        capacity = max(needed, 2 * self.keys.shape[-2])
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = self._buffer(old, capacity)
+            new[:, :, : self.length] = old[:, :, : self.length]
+            setattr(self, name, new)
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def keep(self, first: int, tail: Tensor) -> None:
+        """Keep the first slots as they are and move the slots `tail` behind them (indexing copies first)."""
+        end = first + len(tail)
+        if len(tail) and self.is_initialized:
+            self.keys[:, :, first:end] = self.keys[:, :, tail]
+            self.values[:, :, first:end] = self.values[:, :, tail]
+        self.length = end
+
+
+class CachedModel:
+    """A transformers model with a slot cache (implements `acceptlab.models.LanguageModel`).
+
+    The model is put into evaluation mode. The attention mask is additive in the model's dtype, (1, 1, rows, slots),
+    0 where a row may look and the dtype's minimum elsewhere: eager attention misreads any other kind silently.
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str) -> None:
+        self.model = model.eval()
+        self.name = name
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        config = model.config.get_text_config()
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.max_len: int | None = getattr(config, "max_position_embeddings", None)
+        parameters = inspect.signature(model.forward).parameters
+        # transformers 5.2x renamed the argument; the old name warns there
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._keeps_logits = "logits_to_keep" in parameters
+        self._blocked = torch.finfo(self.dtype).min
+        self.reset()
+
+    @property
+    def n_slots(self) -> int:
+        """Slots in the cache."""
+        return self._n_slots
+
+    def reset(self) -> None:
+        """Empty the cache and give its buffers back."""
+        self._n_slots = 0
+        self._cache = Cache(layer_class_to_replicate=_SlotLayer)
+
+    @torch.inference_mode()
+    def prefill(self, token_ids: Int[Tensor, " tokens"]) -> None:
+        """Append a plain causal run of tokens behind a dense prefix; no logits are computed but one row's."""
+        n_tokens = token_ids.shape[0]
+        if n_tokens == 0:
+            return
+        positions = torch.arange(self._n_slots, self._n_slots + n_tokens)
+        if self._n_slots:
+            rows = torch.arange(n_tokens)
+            visible = torch.arange(self._n_slots + n_tokens)[None, :] <= (self._n_slots + rows)[:, None]
+            self._run(token_ids, positions, visible, logits_to_keep=1)
+        else:
+            self._run(token_ids, positions, None, logits_to_keep=1)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids: Int[Tensor, " rows"],
+        positions: Int[Tensor, " rows"],
+        visible: Bool[Tensor, "rows slots"],
+    ) -> Float[Tensor, "rows vocab"]:
+        """Append one slot a row; next-token logits of every row in float32."""
+        return self._run(token_ids, positions, visible, logits_to_keep=0)
+
+    def _run(
+        self, token_ids: Tensor, positions: Tensor, visible: Tensor | None, logits_to_keep: int
+    ) -> Float[Tensor, "rows vocab"]:
+        arguments: dict[str, Any] = {self._cache_argument: self._cache}
+        if visible is not None:
+            mask = torch.zeros(visible.shape, dtype=self.dtype)
+            mask.masked_fill_(~visible, self._blocked)
+            arguments["attention_mask"] = mask.to(self.device)[None, None]
+        if self._keeps_logits:
+            arguments["logits_to_keep"] = logits_to_keep
+        output = self.model(
+            input_ids=token_ids.to(self.device)[None],
+            position_ids=positions.to(self.device)[None],
+            use_cache=True,
+            **arguments,
+        )
+        self._n_slots += token_ids.shape[0]
+        logits: Tensor = output.logits[0]
+        return logits.float()
+
+    def keep(self, slots: Int[Tensor, " kept"]) -> None:
+        """Keep exactly these slots, in this order; slots that stay in place are not copied."""
+        moved = torch.nonzero(slots != torch.arange(len(slots)))
+        first = int(moved[0]) if len(moved) else len(slots)
+        tail = slots[first:].to(self.device)
+        for layer in self._cache.layers:
+            layer.keep(first, tail)
+        self._n_slots = len(slots)
