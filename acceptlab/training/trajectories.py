@@ -1,0 +1,235 @@
+"""Training text on disk: Parquet parts of trajectories and float16 hidden states beside them, resumable.
+
+One part is one batch of candidates. A part is written to a temporary name and renamed, its features first, so a part
+that is there is whole; parts present are skipped. `trajectories.json` holds the settings, and other settings in the
+same folder are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from acceptlab.errors import RunError, UsageError
+from acceptlab.training.generate import ChatFrame, ChatTokenizer, Sampled, drop_repeats, sample_batch, write_prompts
+from acceptlab.training.prompting import choose_opener, classify, item_stream, load_openers, normalise
+from acceptlab.training.static_cache import StaticDecoder
+
+SCHEMA = pa.schema(
+    [
+        pa.field("item", pa.int32(), nullable=False),
+        pa.field("domain", pa.string(), nullable=False),
+        pa.field("prompt_source", pa.string(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("output_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("ended_by_eos", pa.bool_(), nullable=False),
+        pa.field("shared_len", pa.int32(), nullable=False),
+    ]
+)
+_SETTINGS = "trajectories.json"
+
+
+@dataclass(frozen=True)
+class TrajectorySettings:
+    """What decides the text; the batch size is among them because a part is one batch."""
+
+    target: str
+    n_prompts: int
+    max_new_tokens: int
+    seed: int
+    batch_size: int
+    greedy: bool
+    prompts: str
+    keep_features: bool
+
+
+@dataclass(frozen=True)
+class GivenPrompt:
+    """A prompt of the user's own."""
+
+    domain: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counts after a part; `seconds` covers the work of this process only."""
+
+    n_items: int
+    n_candidates: int
+    n_tokens: int
+    new_tokens: int
+    seconds: float
+
+
+def open_folder(folder: Path, settings: TrajectorySettings) -> None:
+    """Create the folder with its settings, or check that the settings there are the same (n_prompts may grow).
+
+    Raises:
+        UsageError: another setting in the same folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / _SETTINGS
+    wanted = asdict(settings)
+    if path.exists():
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name, value in wanted.items():
+            if name != "n_prompts" and stored.get(name) != value:
+                raise UsageError(
+                    f"{folder} was begun with {name} = {stored.get(name)}, not {value}: "
+                    "use the same value or another --output"
+                )
+    temporary = path.with_suffix(".json.tmp")
+    temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def list_parts(folder: Path) -> list[Path]:
+    """The finished parts, in order."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def read_part(path: Path) -> pa.Table:
+    """One part.
+
+    Raises:
+        RunError: the file is not a part of trajectories.
+    """
+    try:
+        return pq.read_table(path, schema=SCHEMA)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RunError(f"{path} is not a readable part of trajectories: delete it and run again") from error
+
+
+def features_path(part: Path) -> Path:
+    """Where the hidden states of a part lie: float16 (tokens, size), the rows of its items one after the other."""
+    return part.with_suffix(".features.npy")
+
+
+def generate_trajectories(
+    folder: Path,
+    decoder: StaticDecoder,
+    tokenizer: ChatTokenizer,
+    settings: TrajectorySettings,
+    *,
+    given: Sequence[GivenPrompt] | None = None,
+    report: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Write parts until `n_prompts` items are there (all of `given`, where prompts are given).
+
+    Args:
+        folder: output folder, from `open_folder`.
+        decoder: the target.
+        tokenizer: its tokenizer.
+        settings: as in `open_folder`.
+        given: prompts to answer instead of the target's own.
+        report: called after every part.
+    """
+    frame = ChatFrame.of(tokenizer)
+    seen: set[str] = set()
+    n_items = n_tokens = new_tokens = candidate = 0
+    began = time.monotonic()
+    progress = Progress(0, 0, 0, 0, 0.0)
+    end = len(given) if given is not None else None
+    while (candidate < end) if end is not None else (n_items < settings.n_prompts):
+        part = folder / f"part-{candidate:06d}.parquet"
+        stop = candidate + settings.batch_size if end is None else min(candidate + settings.batch_size, end)
+        if not part.exists():
+            items = range(candidate, stop)
+            rows = _given_rows(items, given) if given is not None else _own_rows(
+                items, decoder, tokenizer, frame, settings.seed, seen
+            )
+            new_tokens += _answer(part, rows, decoder, tokenizer, frame, settings)
+        table = read_part(part)
+        seen.update(normalise(text) for text in table.column("prompt").to_pylist())
+        n_items += len(table)
+        n_tokens += sum(len(ids) for ids in table.column("output_token_ids").to_pylist())
+        candidate = stop
+        progress = Progress(n_items, candidate, n_tokens, new_tokens, time.monotonic() - began)
+        if report is not None:
+            report(progress)
+    return progress
+
+
+def _own_rows(
+    items: range,
+    decoder: StaticDecoder,
+    tokenizer: ChatTokenizer,
+    frame: ChatFrame,
+    seed: int,
+    seen: set[str],
+) -> list[dict[str, Any]]:
+    shipped = load_openers()
+    openers = [(item, choose_opener(item, seed, shipped)) for item in items]
+    texts = drop_repeats(write_prompts(decoder, tokenizer, frame, openers, seed=seed), seen)
+    return [
+        {"item": item, "domain": classify(text), "prompt_source": f"self:{opener.source}", "prompt": text}
+        for (item, opener), text in zip(openers, texts, strict=True)
+        if text is not None
+    ]
+
+
+def _given_rows(items: range, given: Sequence[GivenPrompt]) -> list[dict[str, Any]]:
+    return [
+        {"item": item, "domain": given[item].domain, "prompt_source": "file", "prompt": given[item].text}
+        for item in items
+    ]
+
+
+def _answer(
+    part: Path,
+    rows: list[dict[str, Any]],
+    decoder: StaticDecoder,
+    tokenizer: ChatTokenizer,
+    frame: ChatFrame,
+    settings: TrajectorySettings,
+) -> int:
+    prompts = [frame.prompt_ids(tokenizer, row["prompt"]) for row in rows]
+    shared_len = min(len(frame.before), *(len(ids) - 1 for ids in prompts)) if prompts else len(frame.before)
+    if any(ids[:shared_len] != prompts[0][:shared_len] for ids in prompts):
+        raise RunError("the chat template's beginning is encoded differently from prompt to prompt")
+    uniforms = [item_stream(settings.seed, row["item"], "answer").random(settings.max_new_tokens) for row in rows]
+    sampled: list[Sampled] = (
+        sample_batch(
+            decoder,
+            prompts,
+            np.stack(uniforms),
+            shared_len=shared_len,
+            eos_id=tokenizer.eos_token_id,
+            greedy=settings.greedy,
+            keep_features=settings.keep_features,
+        )
+        if rows
+        else []
+    )
+    for row, ids, result in zip(rows, prompts, sampled, strict=True):
+        row |= {
+            "prompt_token_ids": ids,
+            "output_token_ids": result.token_ids,
+            "ended_by_eos": result.ended_by_eos,
+            "shared_len": shared_len,
+        }
+    if settings.keep_features and sampled:
+        _replace(features_path(part), lambda path: _save_array(path, [s.features for s in sampled]))
+    _replace(part, lambda path: pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, compression="zstd"))
+    return sum(len(result.token_ids) for result in sampled)
+
+
+def _save_array(path: Path, arrays: Sequence[np.ndarray | None]) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.concatenate([array for array in arrays if array is not None]))
+
+
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    write(temporary)
+    temporary.replace(path)
