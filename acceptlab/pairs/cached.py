@@ -148,6 +148,7 @@ class CachedModel:
         logits: Tensor = output.logits[0]
         return logits.float()
 
+    @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:
         """Keep exactly these slots, in this order; slots that stay in place are not copied."""
         moved = torch.nonzero(slots != torch.arange(len(slots)))
