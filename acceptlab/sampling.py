@@ -1,0 +1,256 @@
+"""Sampling distributions and candidates: the warp that both models share, and draws with uniforms passed in.
+
+Boundary: logits and probabilities in, probabilities and token ids out. No models, no random state. Rows are
+contexts, columns the vocabulary. Probabilities are float64. A row without any probability means that there is
+no proposal, and every draw from it is -1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from acceptlab.errors import RunError, UsageError
+from acceptlab.pairing import ProposalKind
+
+GREEDY_TEMPERATURE = 1e-6
+"""At or below this temperature the sampling distribution is the argmax."""
+
+NOTHING = -1
+"""Stands for a candidate that the draft does not have."""
+
+
+@dataclass(frozen=True)
+class Warp:
+    """Temperature and truncation of a sampling distribution, the same for target and draft.
+
+    `temperature` 0 decodes by argmax; `top_k` None or 0 keeps all tokens; `top_p` 1 keeps all tokens.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise UsageError(f"temperature {self.temperature} is not at least 0: use 1, or 0 for argmax")
+        if self.top_k is not None and self.top_k < 0:
+            raise UsageError(f"top-k {self.top_k} is negative: use 1 or more, or 0 for all tokens")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p {self.top_p} is not above 0 and at most 1: use 1 to keep all tokens")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the sampling distribution is the argmax."""
+        return self.temperature <= GREEDY_TEMPERATURE
+
+
+def warp(logits: Float[Tensor, "contexts vocab"], settings: Warp) -> Float64[Tensor, "contexts vocab"]:
+    """The sampling distribution of every context: temperature, then top-k, then top-p, as in transformers.
+
+    Top-k keeps the tokens that tie with the k-th; top-p keeps the smallest set of most probable tokens whose
+    mass reaches top_p, ties by lower id, at least one token.
+
+    Args:
+        logits: any float type; -inf is allowed, and a row of nothing else gives a row of zeros.
+        settings: temperature and truncation.
+
+    Raises:
+        RunError: a row holds nan or +inf.
+    """
+    if settings.is_greedy:
+        return _one_hot_argmax(logits)
+    scaled = logits if settings.temperature == 1 else logits.double() / settings.temperature
+    if settings.top_k and settings.top_k < scaled.shape[-1]:
+        kth = scaled.topk(settings.top_k).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < kth, -torch.inf)
+    probs = _without_nan_rows(torch.softmax(scaled, dim=-1, dtype=torch.float64), logits)
+    return probs if settings.top_p == 1 else _nucleus(probs, settings.top_p)
+
+
+def _one_hot_argmax(logits: Float[Tensor, "contexts vocab"]) -> Float64[Tensor, "contexts vocab"]:
+    top, ids = logits.max(dim=-1, keepdim=True)  # the first of equal maxima, that is the lowest id
+    _refuse_bad_logits(top)
+    probs = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
+    return probs.scatter_(1, ids, (top > -torch.inf).double())
+
+
+def _without_nan_rows(
+    probs: Float64[Tensor, "contexts vocab"], logits: Float[Tensor, "contexts vocab"]
+) -> Float64[Tensor, "contexts vocab"]:
+    """A softmax without finite logits is nan all along its row: make it zero, or refuse bad numbers."""
+    is_nan = probs[:, :1].isnan()
+    if not is_nan.any():
+        return probs
+    _refuse_bad_logits(logits.amax(dim=-1))
+    return probs.masked_fill(is_nan, 0.0)
+
+
+def _refuse_bad_logits(top: Float[Tensor, " *rows"]) -> None:
+    if not (top < torch.inf).all():
+        raise RunError("the model gave logits that are nan or infinite: try --dtype float32")
+
+
+def _nucleus(probs: Float64[Tensor, "contexts vocab"], top_p: float) -> Float64[Tensor, "contexts vocab"]:
+    """Keep the smallest set of most probable tokens with a mass of at least top_p, and renormalise."""
+    vocab = probs.shape[-1]
+    # a nucleus is small as a rule, and sorting the whole vocabulary is slow
+    for size in (256, 4096, vocab):
+        values = probs.topk(min(size, vocab)).values
+        before = values.cumsum(dim=-1) - values
+        n_kept = ((before < top_p) & (values > 0)).sum(dim=-1, keepdim=True)
+        if size >= vocab or bool((n_kept < size).all()):
+            break
+    edge = values.gather(1, (n_kept - 1).clamp(min=0))
+    above = probs > edge
+    tied = probs == edge
+    room = n_kept - above.sum(dim=-1, keepdim=True)
+    inside = above | (tied & (tied.cumsum(dim=-1) <= room))
+    truncated = probs * inside
+    total = truncated.sum(dim=-1, keepdim=True)
+    return truncated / total.masked_fill(total == 0, 1.0)
+
+
+def propose(
+    kind: ProposalKind,
+    draft_logits: Float[Tensor, "contexts vocab"],
+    draft_probs: Float64[Tensor, "contexts vocab"],
+    uniforms: Float64[Tensor, "contexts siblings"],
+    n_children: Int64[Tensor, " contexts"],
+) -> Int64[Tensor, "contexts siblings"]:
+    """The candidates of every context, in the order in which a rule tries them; -1 where there is none.
+
+    Ranked candidates follow the logits: a temperature of 0 or a truncation leaves the siblings of a tree in
+    place. Sampled candidates follow `draft_probs`, the distribution after the warp.
+    """
+    if kind is ProposalKind.WITHOUT_REPLACEMENT:
+        return without_replacement(draft_probs, uniforms, n_children)
+    if kind is ProposalKind.WITH_REPLACEMENT:
+        return with_replacement(draft_probs, uniforms, n_children)
+    return ranked(draft_logits, n_children, floor=-torch.inf)
+
+
+def ranked(
+    scores: Float[Tensor, "contexts vocab"], n_children: Int64[Tensor, " contexts"], *, floor: float = 0.0
+) -> Int64[Tensor, "contexts siblings"]:
+    """The tokens of highest score, best first, exact ties by lower id.
+
+    Args:
+        scores: probabilities, or logits together with `floor=-inf`.
+        n_children: how many candidates each context wants.
+        floor: a token with this score or less is no candidate.
+    """
+    width = int(n_children.max()) if len(n_children) else 0
+    if width == 0:
+        return _padding(scores, width)
+    size = min(width, scores.shape[-1])
+    values, ids = scores.topk(min(size + 1, scores.shape[-1]))
+    # which of two equal values topk puts first is not defined
+    if bool((values[:, 1:] == values[:, :-1]).any()):
+        values, ids = _ranked_by_argmax(scores, size)
+    ids = ids[:, :size].masked_fill(values[:, :size] <= floor, NOTHING)
+    return _trimmed(torch.nn.functional.pad(ids, (0, width - size), value=NOTHING), n_children)
+
+
+def _ranked_by_argmax(
+    scores: Float[Tensor, "contexts vocab"], size: int
+) -> tuple[Float[Tensor, "contexts size"], Int64[Tensor, "contexts size"]]:
+    left = scores.clone()
+    values, ids = [], []
+    for _ in range(size):
+        value, token = left.max(dim=-1, keepdim=True)
+        left.scatter_(1, token, -torch.inf)
+        values.append(value)
+        ids.append(token)
+    return torch.cat(values, dim=1), torch.cat(ids, dim=1)
+
+
+def without_replacement(
+    draft_probs: Float64[Tensor, "contexts vocab"],
+    uniforms: Float64[Tensor, "contexts siblings"],
+    n_children: Int64[Tensor, " contexts"],
+) -> Int64[Tensor, "contexts siblings"]:
+    """Siblings drawn one after the other from what the earlier ones left, in the order drawn.
+
+    Where the support has fewer tokens than children are wanted, the rest is -1.
+    """
+    left = draft_probs.clone()
+    columns = []
+    for rank in range(_width(uniforms, n_children)):
+        tokens = inverse_cdf(left, uniforms[:, rank])
+        left.scatter_(1, tokens.clamp(min=0)[:, None], 0.0)
+        columns.append(tokens)
+    return _trimmed(torch.stack(columns, dim=1), n_children) if columns else _padding(draft_probs, 0)
+
+
+def with_replacement(
+    draft_probs: Float64[Tensor, "contexts vocab"],
+    uniforms: Float64[Tensor, "contexts siblings"],
+    n_children: Int64[Tensor, " contexts"],
+) -> Int64[Tensor, "contexts siblings"]:
+    """Siblings drawn independently; the same token may come twice, and each counts as a node of its own."""
+    columns = [inverse_cdf(draft_probs, uniforms[:, rank]) for rank in range(_width(uniforms, n_children))]
+    return _trimmed(torch.stack(columns, dim=1), n_children) if columns else _padding(draft_probs, 0)
+
+
+def inverse_cdf(
+    weights: Float64[Tensor, "contexts vocab"], uniforms: Float64[Tensor, " contexts"]
+) -> Int64[Tensor, " contexts"]:
+    """One token a row, the first whose cumulative weight exceeds uniform * total; -1 in a row of zeros.
+
+    A token of weight 0 is never given, whatever the uniform and whatever the rounding of the sum.
+    """
+    cumulative = weights.cumsum(dim=-1)
+    total = cumulative[:, -1:]
+    points = uniforms.to(weights.device)[:, None] * total
+    tokens = torch.searchsorted(cumulative, points, right=True).clamp(max=weights.shape[-1] - 1)
+    has_weight = weights.gather(1, tokens) > 0
+    if not bool(has_weight.all()):  # a row of zeros, a uniform of 1, or a parallel sum that is not monotone
+        tokens = torch.where(has_weight, tokens, _first_beyond(weights, cumulative > points))
+    return tokens[:, 0]
+
+
+def _first_beyond(
+    weights: Float64[Tensor, "contexts vocab"], beyond: Bool[Tensor, "contexts vocab"]
+) -> Int64[Tensor, "contexts 1"]:
+    """The first token with weight beyond the point, else the last one with weight, else -1."""
+    ids = torch.arange(weights.shape[-1], device=weights.device)
+    positive = weights > 0
+    last = ids.masked_fill(~positive, NOTHING).amax(dim=-1, keepdim=True)
+    first = ids.masked_fill(~(positive & beyond), weights.shape[-1]).amin(dim=-1, keepdim=True)
+    return torch.minimum(first, last)
+
+
+def draw(probs: Float64[Tensor, " vocab"], uniform: float) -> int:
+    """One token by inverse CDF; the weights need not sum to 1.
+
+    Raises:
+        RunError: all weights are 0.
+    """
+    point = torch.tensor([uniform], dtype=torch.float64, device=probs.device)
+    token = int(inverse_cdf(probs[None, :], point))
+    if token == NOTHING:
+        raise RunError("cannot draw a token where all probabilities are 0: a context has no finite logit")
+    return token
+
+
+def _width(uniforms: Float64[Tensor, "contexts siblings"], n_children: Int64[Tensor, " contexts"]) -> int:
+    width = int(n_children.max()) if len(n_children) else 0
+    if width > uniforms.shape[1]:
+        raise UsageError(f"{width} candidates need {width} uniforms a context, not {uniforms.shape[1]}")
+    return width
+
+
+def _padding(scores: Float[Tensor, "contexts vocab"], width: int) -> Int64[Tensor, "contexts siblings"]:
+    return torch.full((scores.shape[0], width), NOTHING, dtype=torch.int64, device=scores.device)
+
+
+def _trimmed(
+    ids: Int64[Tensor, "contexts siblings"], n_children: Int64[Tensor, " contexts"]
+) -> Int64[Tensor, "contexts siblings"]:
+    """Blank what a context did not ask for."""
+    ranks = torch.arange(ids.shape[1], device=ids.device)
+    return ids.masked_fill(ranks[None, :] >= n_children.to(ids.device)[:, None], NOTHING)
