@@ -1,0 +1,114 @@
+"""Arrow schemas and Parquet options of the tables that `records` declares.
+
+Declarations in, Arrow objects out: no files here, no values of a run. Column types stand only in `records`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from acceptlab.records import SCHEMA_VERSION, TABLES, Column, Table
+
+TABLE_NAMES = tuple(table.name for table in TABLES)
+
+DICTIONARY_COLUMNS = frozenset(
+    {"run_id", "domain", "prompt_id", "outcome", "stop_reason", "source", "skip_reason"}
+)
+"""String columns with few distinct values: dictionary-encoded in Arrow and in Parquet."""
+
+INFINITE_COLUMNS = frozenset(
+    {"kl_target_draft", "kl_draft_target", "renyi_half", "thresholds_forward", "thresholds_reverse"}
+)
+"""Columns in which infinity is a value: divergences, and the thresholds that are compared with them."""
+
+ROW_GROUP_ROWS = {"nodes": 131_072, "contexts": 65_536, "steps": 131_072, "prompts": 16_384}
+"""Rows a row group: large enough for the encodings, small enough to stream a table of any length."""
+
+COMPRESSION_LEVEL = 9
+
+_SCALARS = {
+    "bool": pa.bool_(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+}
+
+
+def table_named(name: str) -> Table:
+    """The declaration of a table; KeyError where there is none."""
+    return {table.name: table for table in TABLES}[name]
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """The Arrow type of a declared column; list elements are never null."""
+    if column.type.startswith("list<"):
+        element = _SCALARS[column.type.removeprefix("list<").removesuffix(">")]
+        return pa.list_(pa.field("element", element, nullable=False))
+    if column.name in DICTIONARY_COLUMNS:
+        return pa.dictionary(pa.int32(), pa.string())
+    return _SCALARS[column.type]
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """The schema of a table; metadata hold its version, grain and key, and each column's unit and meaning."""
+    fields = [
+        pa.field(
+            column.name,
+            arrow_type(column),
+            nullable=column.nullable,
+            metadata={"doc": column.doc, "unit": column.unit},
+        )
+        for column in table.columns
+    ]
+    about = {
+        "schema_version": SCHEMA_VERSION,
+        "table": table.name,
+        "grain": table.grain,
+        "key": list(table.key),
+    }
+    return pa.schema(fields, metadata={"acceptlab": json.dumps(about)})
+
+
+def reading_schema(table: Table) -> pa.Schema:
+    """`arrow_schema` with every column nullable: parts written before a column existed have nulls there."""
+    schema = arrow_schema(table)
+    return pa.schema([field.with_nullable(True) for field in schema], metadata=schema.metadata)
+
+
+def write_options(table: Table) -> dict[str, Any]:
+    """Keyword arguments of `pyarrow.parquet.ParquetWriter` for a table: zstd, and an encoding a column."""
+    dictionary: list[str] = []
+    encodings: dict[str, str] = {}
+    for column in table.columns:
+        encoding = _encoding(column)
+        if encoding == "DICTIONARY":
+            dictionary.append(column.name)
+        elif encoding:
+            path = f"{column.name}.list.element" if column.type.startswith("list<") else column.name
+            encodings[path] = encoding
+    return {
+        "compression": "zstd",
+        "compression_level": COMPRESSION_LEVEL,
+        "use_dictionary": dictionary,
+        "column_encoding": encodings,
+        "version": "2.6",
+        "data_page_size": 1 << 20,
+    }
+
+
+def _encoding(column: Column) -> str:
+    """The encoding that made a column smallest after zstd; empty for the format's plain one."""
+    if column.name in DICTIONARY_COLUMNS:
+        return "DICTIONARY"
+    if column.name in {"step", "position", "context_len"}:
+        return "DELTA_BINARY_PACKED"
+    if column.type in {"bool", "string"}:
+        return ""
+    return "BYTE_STREAM_SPLIT"
