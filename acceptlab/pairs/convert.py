@@ -1,0 +1,58 @@
+"""GGUF files to dense transformers models. Blocks are unpacked: what comes out has ordinary float weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+
+def load_dense_gguf(path: Path, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
+    """Read a GGUF file into a model with unpacked weights of `dtype`."""
+    try:
+        from transformers import GgufConfig
+
+        options["quantization_config"] = GgufConfig(dequantize=True)
+    except ImportError:  # older releases know no packed GGUF weights and always unpack
+        pass
+    model = AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=dtype, **options
+    )
+    return _without_quantization(model)
+
+
+def load_gguf_tokenizer(path: Path) -> Any:
+    """The tokenizer stored in a GGUF file, chat template included."""
+    return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+
+
+def write_dense_copy(path: Path, folder: Path) -> None:
+    """Write the model and the tokenizer of a GGUF file as a transformers folder in float32."""
+    with no_bars():
+        load_dense_gguf(path, torch.float32).save_pretrained(folder)
+        load_gguf_tokenizer(path).save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def no_bars() -> Iterator[None]:
+    """Keep transformers' progress bars off the screen: a run has its own."""
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()
+
+
+def _without_quantization(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, no longer marked as quantized: its weights are dense, and a marked one cannot be saved."""
+    for owner, attribute in ((model.config, "quantization_config"), (model, "hf_quantizer")):
+        if hasattr(owner, attribute):
+            delattr(owner, attribute)
+    return model

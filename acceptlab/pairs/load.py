@@ -1,0 +1,74 @@
+"""From names on the command line to a loaded pair."""
+
+from __future__ import annotations
+
+from acceptlab.errors import RunError, UsageError
+from acceptlab.pairs.default import DEFAULT_PAIR, named_pair
+from acceptlab.pairs.devices import is_out_of_memory, resolve_device, resolve_dtype
+from acceptlab.pairs.drafts import load_draft
+from acceptlab.pairs.pair import Pair, common_width, pair_from_models
+from acceptlab.pairs.source import find_source, load_model, load_tokenizer
+
+
+def pair_members(name: str | None, target: str | None, draft: str | None) -> tuple[str, str, str]:
+    """Name, target and draft of a pair as asked for.
+
+    Without a target it is a named pair (the default one), whose draft may be replaced; with a target a draft
+    is needed too.
+
+    Raises:
+        UsageError: an unknown name, or a combination that says nothing or too much.
+    """
+    if target is None:
+        spec = named_pair(name or DEFAULT_PAIR)
+        if draft is None or draft == spec.draft:
+            return spec.name, spec.target, spec.draft
+        return f"{spec.name}+{draft}", spec.target, draft
+    if name is not None:
+        raise UsageError(f"--pair {name} and --target {target} exclude each other: leave one out")
+    if draft is None:
+        raise UsageError(
+            f"--target {target} needs a draft: add --draft ID, --draft self:skip=... or --draft ngram:n=3"
+        )
+    return f"{target}+{draft}", target, draft
+
+
+def load_pair(
+    name: str | None = None,
+    *,
+    target: str | None = None,
+    draft: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> Pair:
+    """Load a pair: a named one, or any target with any draft.
+
+    Args:
+        name: a named pair; None with no target is the default pair `smollm2-135m`.
+        target: hub id, local folder or GGUF file.
+        draft: the same, or `self:skip=12,14`, `ngram:n=3`, or the folder of a trained drafter.
+        device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:1, mps.
+        dtype: auto, float32, bfloat16, float16.
+
+    Raises:
+        UsageError: a model that does not exist or cannot be run exactly, or tokenizers that disagree.
+        RunError: too little memory, a broken file, a failed download.
+    """
+    pair_name, target_name, draft_name = pair_members(name, target, draft)
+    place = resolve_device(device)
+    numbers = resolve_dtype(dtype, place)
+    source = find_source(target_name)
+    tokenizer = load_tokenizer(source)
+    if tokenizer is None:
+        raise UsageError(f"'{source.id}' has no tokenizer: put the target's tokenizer files into its folder")
+    try:
+        target_model = load_model(source, numbers, place)
+        width = common_width(tokenizer, target_model)
+        loaded = load_draft(draft_name, target_model, width, numbers, place)
+        return pair_from_models(tokenizer, target_model, loaded, name=pair_name, target_source=source)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(
+            f"memory ran out on {place} while loading '{pair_name}': use smaller models or dtype"
+        ) from None
