@@ -3,8 +3,8 @@
 `RunWriter` writes a run, `open_run` and `find_runs` read it.
 """
 
-from acceptlab.store.convert import round_down, round_down_float16
 from acceptlab.store.reader import Run, find_runs, open_run
+from acceptlab.store.schema import round_down, round_down_float16
 from acceptlab.store.writer import RunWriter
 
 __all__ = ["Run", "RunWriter", "find_runs", "open_run", "round_down", "round_down_float16"]

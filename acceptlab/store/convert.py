@@ -14,35 +14,10 @@ import pyarrow as pa
 
 from acceptlab.errors import RunError
 from acceptlab.records import Column, Table
-from acceptlab.store.schema import DICTIONARY_COLUMNS, INFINITE_COLUMNS, arrow_schema, arrow_type
+from acceptlab.store.schema import DICTIONARY_COLUMNS, INFINITE_COLUMNS, arrow_schema, arrow_type, round_down
 
 Values: TypeAlias = Any
 """Sequences, NumPy arrays or Arrow arrays; None stands for null."""
-
-
-def round_down(values: Any, dtype: type[np.floating[Any]]) -> np.ndarray:
-    """Round towards zero to a narrower float type: the value lies in [stored, next float) for values >= 0.
-
-    Args:
-        values: array-like of floats, any shape.
-        dtype: np.float16 or np.float32.
-
-    Returns:
-        An array of `dtype`, shaped as `values`. Finite values past the type's range give its largest number.
-    """
-    exact = np.asarray(values)
-    if exact.dtype == dtype:
-        return exact.copy()
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = exact.astype(dtype)
-    too_large = np.abs(rounded.astype(np.float64)) > np.abs(exact.astype(np.float64))
-    toward_zero = np.nextafter(rounded, dtype(0))
-    return np.where(too_large, toward_zero, rounded)
-
-
-def round_down_float16(values: Any) -> np.ndarray:
-    """Probabilities in 16 bits, rounded towards zero, so that the true value is in [stored, next float16)."""
-    return round_down(values, np.float16)
 
 
 def to_arrow(table: Table, columns: Mapping[str, Values], run_id: str) -> pa.Table:

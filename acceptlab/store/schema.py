@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from acceptlab.records import SCHEMA_VERSION, TABLES, Column, Table
@@ -101,6 +102,31 @@ def write_options(table: Table) -> dict[str, Any]:
         "version": "2.6",
         "data_page_size": 1 << 20,
     }
+
+
+def round_down(values: Any, dtype: type[np.floating[Any]]) -> np.ndarray:
+    """Round towards zero to a narrower float type: the value lies in [stored, next float) for values >= 0.
+
+    Args:
+        values: array-like of floats, any shape.
+        dtype: np.float16 or np.float32.
+
+    Returns:
+        An array of `dtype`, shaped as `values`. Finite values past the type's range give its largest number.
+    """
+    exact = np.asarray(values)
+    if exact.dtype == dtype:
+        return exact.copy()
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = exact.astype(dtype)
+    too_large = np.abs(rounded.astype(np.float64)) > np.abs(exact.astype(np.float64))
+    toward_zero = np.nextafter(rounded, dtype(0))
+    return np.where(too_large, toward_zero, rounded)
+
+
+def round_down_float16(values: Any) -> np.ndarray:
+    """Probabilities in 16 bits, rounded towards zero, so that the true value is in [stored, next float16)."""
+    return round_down(values, np.float16)
 
 
 def _encoding(column: Column) -> str:
