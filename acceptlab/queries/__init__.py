@@ -1,0 +1,224 @@
+"""One .sql file a question, over the Parquet parts of one or more runs, and one typed function each.
+
+Queries return sums per prompt, never nodes: statistics and bootstraps work on those, so that runs of tens of
+millions of nodes stream through a few gigabytes. The grain, columns and units of every result stand in the
+header of its file. No statistics here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import duckdb
+import pandas as pd
+
+from acceptlab import records
+from acceptlab.errors import RunError, UsageError
+from acceptlab.store import Run
+
+By = Literal["domain", "source", "run"]
+GROUPINGS: tuple[By, ...] = ("domain", "source", "run")
+
+Label = Literal["accepted", "argmax"]
+
+MEMORY_LIMIT = "2GB"
+"""What DuckDB may hold in memory; the rest spills to the temporary folder."""
+
+_TYPES = {
+    "string": "VARCHAR",
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "float16": "FLOAT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+}
+
+
+def connect(
+    runs: Sequence[Run], *, by: By = "domain", memory_limit: str = MEMORY_LIMIT
+) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory with the runs' tables as views: nodes, contexts, steps, prompts.
+
+    A column that a part or all parts lack is null there, of its declared type. The table `prompt_groups`
+    (run_id, prompt_id, label, prompt) gives every prompt that ran its group and its number; the same prompt
+    in two runs has one number, so that it is resampled as one.
+
+    Args:
+        runs: Opened runs, each once.
+        by: What `label` is: the prompt's domain, its source, or the run's folder name.
+        memory_limit: As DuckDB writes it.
+
+    Raises:
+        UsageError: no run, or the same run twice.
+        RunError: a part cannot be read.
+    """
+    if not runs:
+        raise UsageError("name at least one run")
+    if by not in GROUPINGS:
+        raise UsageError(f"cannot group by '{by}': use one of {', '.join(GROUPINGS)}")
+    _check_distinct(runs)
+    connection = duckdb.connect()
+    spill = Path(tempfile.gettempdir()) / f"acceptlab-{os.getpid()}"
+    connection.execute(f"SET memory_limit = {_quote(memory_limit)}")
+    connection.execute(f"SET temp_directory = {_quote(str(spill))}")
+    connection.execute("SET preserve_insertion_order = false")
+    connection.execute("SET enable_progress_bar = false")
+    try:
+        for table in records.TABLES:
+            files = [path for run in runs for path in run.files(table.name)]
+            connection.execute(f"CREATE VIEW {table.name} AS {_view(connection, table, files)}")
+        connection.execute(f"CREATE TABLE prompt_groups AS {_groups(runs, by)}")
+    except duckdb.Error as error:
+        connection.close()
+        raise _broken(error) from None
+    return connection
+
+
+def _check_distinct(runs: Sequence[Run]) -> None:
+    seen: dict[str, Path] = {}
+    for run in runs:
+        other = seen.setdefault(run.run_id, run.path)
+        if other is not run.path:
+            raise UsageError(f"'{run.path}' is the same run as '{other}': name it once")
+
+
+def _view(connection: duckdb.DuckDBPyConnection, table: records.Table, files: Sequence[Path]) -> str:
+    """The SELECT of a view: declared columns, cast where files disagree and null where they lack one."""
+    if not files:
+        columns = ", ".join(f"NULL::{_type(column)} AS {column.name}" for column in table.columns)
+        return f"SELECT {columns} WHERE false"
+    described = connection.execute(f"DESCRIBE SELECT * FROM {_scan(files)}").fetchall()
+    found = {str(row[0]): str(row[1]) for row in described}
+    columns = ", ".join(_select(column, found.get(column.name)) for column in table.columns)
+    return f"SELECT {columns} FROM {_scan(files)}"
+
+
+def _select(column: records.Column, found: str | None) -> str:
+    if found is None:
+        return f"NULL::{_type(column)} AS {column.name}"
+    if found == _type(column):
+        return column.name
+    return f"CAST({column.name} AS {_type(column)}) AS {column.name}"
+
+
+def _type(column: records.Column) -> str:
+    """DuckDB's name of a declared Arrow type."""
+    if column.type.startswith("list<"):
+        return _TYPES[column.type.removeprefix("list<").removesuffix(">")] + "[]"
+    return _TYPES[column.type]
+
+
+def _groups(runs: Sequence[Run], by: By) -> str:
+    """The SELECT of prompt_groups: prompts that have steps, numbered by domain and prompt_id."""
+    label = {"domain": "ran.domain", "source": "prompts.source", "run": "folders.folder"}[by]
+    return f"""
+        WITH ran AS (SELECT DISTINCT run_id, domain, prompt_id FROM steps),
+        folders AS ({_folders(runs)})
+        SELECT
+            ran.run_id,
+            ran.prompt_id,
+            coalesce({label}, 'unknown') AS label,
+            (dense_rank() OVER (ORDER BY ran.domain, ran.prompt_id) - 1)::INTEGER AS prompt
+        FROM ran
+        LEFT JOIN prompts USING (run_id, prompt_id)
+        LEFT JOIN folders USING (run_id)
+    """
+
+
+def _folders(runs: Sequence[Run]) -> str:
+    """The SELECT of run ids with the name of their folder; a merged run holds several ids."""
+    parts = []
+    for run in runs:
+        if files := run.files("steps"):
+            folder = _quote(run.path.resolve().name)
+            parts.append(f"SELECT DISTINCT run_id, {folder} AS folder FROM {_scan(files)}")
+    return " UNION ".join(parts) or "SELECT NULL::VARCHAR AS run_id, NULL::VARCHAR AS folder WHERE false"
+
+
+def _scan(files: Sequence[Path]) -> str:
+    return f"read_parquet([{', '.join(_quote(str(path)) for path in files)}], union_by_name = true)"
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _broken(error: duckdb.Error) -> RunError:
+    first = str(error).strip().splitlines()[0]
+    return RunError(f"the run cannot be read ({first}): check it with `acceptlab runs check`")
+
+
+@cache
+def sql(name: str) -> str:
+    """The text of a query file of this package."""
+    return resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _frame(connection: duckdb.DuckDBPyConnection, name: str, **parameters: object) -> pd.DataFrame:
+    try:
+        return connection.execute(sql(name), parameters or None).df()
+    except duckdb.Error as error:
+        raise _broken(error) from None
+
+
+def prompt_list(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Prompts of the runs, skipped ones included (`prompt_list.sql`)."""
+    return _frame(connection, "prompt_list")
+
+
+def prompt_groups(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Group and number of every prompt that ran: run_id, prompt_id, label, prompt."""
+    return connection.execute("SELECT * FROM prompt_groups ORDER BY prompt, run_id").df()
+
+
+def step_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Counts and lengths over the steps of every prompt (`step_sums.sql`)."""
+    return _frame(connection, "step_sums")
+
+
+def accepted_lengths(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Steps by prompt and accepted length, of steps that drafted something (`accepted_lengths.sql`)."""
+    return _frame(connection, "accepted_lengths")
+
+
+def depth_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Node counts and ratio sums by prompt and depth (`depth_sums.sql`)."""
+    return _frame(connection, "depth_sums")
+
+
+def context_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Entropy sums over the contexts in which the draft proposed, by prompt (`context_sums.sql`)."""
+    return _frame(connection, "context_sums")
+
+
+def tree_depth_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Depth of the drafted trees, by prompt (`tree_depth_sums.sql`)."""
+    return _frame(connection, "tree_depth_sums")
+
+
+def first_path_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """The path of first children by prompt and depth (`first_path_sums.sql`)."""
+    return _frame(connection, "first_path_sums")
+
+
+def entropy_label_ranks(
+    connection: duckdb.DuckDBPyConnection, label: Label, *, by_group: bool, by_depth: bool
+) -> pd.DataFrame:
+    """Rank sums of entropies with a yes/no label, by scope and prompt (`entropy_label_ranks.sql`)."""
+    return _frame(connection, "entropy_label_ranks", label=label, by_group=by_group, by_depth=by_depth)
+
+
+def entropy_ratio_ranks(
+    connection: duckdb.DuckDBPyConnection, *, by_group: bool, by_depth: bool
+) -> pd.DataFrame:
+    """Rank sums of entropies with accept_ratio, by scope and prompt (`entropy_ratio_ranks.sql`)."""
+    return _frame(connection, "entropy_ratio_ranks", by_group=by_group, by_depth=by_depth)

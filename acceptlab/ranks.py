@@ -1,0 +1,85 @@
+"""Rank correlation from per-prompt sums, with cluster-bootstrap intervals. No database, no files.
+
+Ranks (mid-ranks for ties) are taken once, over all nodes of a scope; a prompt then contributes six sums, and
+a resample of prompts re-weights them. The ranks are not taken anew in every resample. To first order this is
+the exact bootstrap of Spearman's coefficient where the mean rank of one variable is linear in the rank of
+the other, and close to it elsewhere; the exact version would cost a sort of all nodes in every resample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float, Num, Shaped
+from scipy.stats import rankdata
+
+from acceptlab.resampling import DEFAULT, Resampling, Totals
+from acceptlab.stats import Estimate, bootstrap
+
+MIN_PAIRS = 3
+"""Fewest pairs for which a correlation is given."""
+
+RANK_SUMS = ("n", "sum_x", "sum_y", "sum_xx", "sum_yy", "sum_xy")
+"""Columns of the per-prompt sums, over centred ranks divided by the number of pairs."""
+
+# ranks are scaled to (-0.5, 0.5), so a variance below this is rounding: the variable is constant
+_CONSTANT = 1e-12
+
+
+def scaled_ranks(values: Num[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Mid-ranks, centred and divided by n; correlations do not change by this, and sums stay small."""
+    n = len(values)
+    return np.asarray((rankdata(values) - (n + 1) / 2) / max(n, 1))
+
+
+def rank_sums(
+    x: Num[np.ndarray, " n"], y: Num[np.ndarray, " n"], prompts: Shaped[np.ndarray, " n"]
+) -> Float[np.ndarray, "prompts 6"]:
+    """Per-prompt sums (RANK_SUMS) of the pairs in which both values are defined; prompts in sorted order."""
+    labels, index = np.unique(prompts, return_inverse=True)
+    keep = ~(np.isnan(np.asarray(x, dtype=np.float64)) | np.isnan(np.asarray(y, dtype=np.float64)))
+    rank_x, rank_y, index = scaled_ranks(x[keep]), scaled_ranks(y[keep]), index[keep]
+    columns = (np.ones_like(rank_x), rank_x, rank_y, rank_x**2, rank_y**2, rank_x * rank_y)
+    return np.stack([np.bincount(index, weights=c, minlength=len(labels)) for c in columns], axis=1)
+
+
+def correlation(totals: Totals) -> Float[np.ndarray, "rows 1"]:
+    """Pearson correlation from totals of RANK_SUMS; NaN where a variance is 0."""
+    n = np.where(totals[:, 0] == 0, np.nan, totals[:, 0])
+    mean_x, mean_y = totals[:, 1] / n, totals[:, 2] / n
+    variance_x, variance_y = totals[:, 3] / n - mean_x**2, totals[:, 4] / n - mean_y**2
+    flat = ~((variance_x > _CONSTANT) & (variance_y > _CONSTANT))
+    scale = np.sqrt(np.where(flat, np.nan, variance_x) * np.where(flat, np.nan, variance_y))
+    return np.asarray(np.clip((totals[:, 5] / n - mean_x * mean_y) / scale, -1.0, 1.0)[:, None])
+
+
+def spearman_from_sums(
+    sums: Float[np.ndarray, "prompts 6"],
+    resampling: Resampling = DEFAULT,
+    *,
+    names: tuple[str, str] = ("first variable", "second variable"),
+) -> Estimate:
+    """Spearman's coefficient from per-prompt RANK_SUMS; null with a reason for constant or tiny input."""
+    counts = sums[:, :1].astype(np.int64)
+    n, n_prompts = int(counts.sum()), int((counts > 0).sum())
+    blank = Estimate(None, None, None, n, n_prompts, str(resampling))
+    if n < MIN_PAIRS:
+        return replace(blank, reason=f"fewer than {MIN_PAIRS} pairs")
+    totals = sums.sum(axis=0)
+    for name, total, squares in zip(names, totals[1:3], totals[3:5], strict=True):
+        if squares / n - (total / n) ** 2 <= _CONSTANT:
+            return replace(blank, reason=f"{name} is constant")
+    return bootstrap(sums, correlation, counts, resampling)[0]
+
+
+def spearman(
+    x: Num[np.ndarray, " n"],
+    y: Num[np.ndarray, " n"],
+    prompts: Shaped[np.ndarray, " n"],
+    resampling: Resampling = DEFAULT,
+    *,
+    names: tuple[str, str] = ("first variable", "second variable"),
+) -> Estimate:
+    """Spearman's coefficient of pairs, clustered by prompt; pairs with an undefined value are left out."""
+    return spearman_from_sums(rank_sums(x, y, prompts), resampling, names=names)
