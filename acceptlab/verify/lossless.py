@@ -1,0 +1,124 @@
+"""Acceptance and residual arithmetic of the lossless rules: rejection, rejection-iid, onehot, block.
+
+Pure functions of float64 probabilities; nothing mutates its inputs. Rows are contexts, column r of `tokens`
+is the sibling of child_rank r. Loops run over child_rank only.
+
+The lemma behind all of them (Leviathan et al., arXiv 2211.17192): draw x from the draft, accept it with
+probability min(1, target(x)/draft(x)), otherwise emit from the normalised positive part of target - draft;
+then the output follows the target. With siblings the residual becomes the target of the next test, and the
+next candidate must have, given the history, exactly the law that its ratio divides by.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+Probs = Float64[Tensor, "contexts vocab"]
+Tokens = Int64[Tensor, "contexts siblings"]
+Accepts = Float64[Tensor, "contexts siblings"]
+
+
+def sampled_siblings(
+    target: Probs, draft: Probs, tokens: Tokens, *, replace: bool, final: bool = True
+) -> tuple[Accepts, Probs]:
+    """Recursive rejection over siblings drawn from the draft, with or without replacement.
+
+    Sibling i is accepted with min(1, residual(x)/left(x)), where the residual starts as the target and
+    becomes norm((residual - left)+), and `left` starts as the draft. Without replacement (recursive
+    rejection sampling, arXiv 2402.14160) x then leaves the draft, which is renormalised. With replacement
+    the draft stays; a duplicate of a rejected token has ratio 0 and still updates the residual.
+
+    A residual that is zero everywhere means that the target nowhere exceeds the draft: rejection then has
+    probability 0, and what rounding leaves of it is accepted.
+
+    Args:
+        target: sampling distribution of the target.
+        draft: sampling distribution that the siblings were drawn from.
+        tokens: the siblings in the order drawn.
+        replace: whether they were drawn with replacement.
+        final: whether the law of the correction is wanted, which costs a pass over the vocabulary.
+
+    Returns:
+        Acceptance probability of every sibling once tested, nan where the draft cannot have drawn it; and the
+        residual after the last sibling (before it, unless `final`).
+    """
+    accepts = []
+    residual, left = target, draft
+    n_siblings = tokens.shape[1]
+    for rank in range(n_siblings):
+        token = tokens[:, rank : rank + 1]
+        wanted, offered = residual.gather(1, token), left.gather(1, token)
+        accept = (wanted / offered).clamp_(max=1.0).masked_fill_(offered == 0, torch.nan)
+        if final or rank + 1 < n_siblings:
+            excess = (residual - left).clamp_(min=0)
+            mass = excess.sum(dim=-1, keepdim=True)
+            empty = mass == 0
+            accept = torch.where(empty & (wanted > 0), 1.0, accept)
+            residual = torch.where(empty, residual, excess.div_(mass)) if empty.any() else excess.div_(mass)
+            if not replace and rank + 1 < n_siblings:
+                left = left.scatter(1, token, 0.0)
+                mass = left.sum(dim=-1, keepdim=True)
+                left.div_(mass.masked_fill_(mass == 0, 1.0))
+        accepts.append(accept)
+    return torch.cat(accepts, dim=1), residual
+
+
+def deterministic_siblings(target: Probs, tokens: Tokens) -> tuple[Accepts, Probs]:
+    """Candidates chosen without looking at the target's randomness, in any order, all different.
+
+    Sibling i is accepted with its target probability over what the earlier siblings left; the correction is
+    the target without them. The output equals drawing from the target and looking whether the draw was
+    proposed. Masses are summed directly: 1 minus the earlier ones would cancel where the siblings cover the
+    support.
+
+    Returns:
+        Acceptance probability of every sibling once tested; and the residual, unnormalised.
+    """
+    accepts = []
+    residual = target
+    for rank in range(tokens.shape[1]):
+        token = tokens[:, rank : rank + 1]
+        mass = residual.sum(dim=-1, keepdim=True)
+        wanted = residual.gather(1, token)
+        accepts.append((wanted / mass.masked_fill(mass == 0, 1.0)).clamp_(max=1.0))
+        residual = residual.scatter(1, token, 0.0)
+    return torch.cat(accepts, dim=1), residual
+
+
+def block_weights(ratios: Float64[Tensor, " length"]) -> Float64[Tensor, " length"]:
+    """P_i = min(P_(i-1) * target(x_i)/draft(x_i), 1), P_0 = 1: the weight of a chain's first i tokens."""
+    weights = []
+    weight = torch.ones_like(ratios[:1])
+    for index in range(len(ratios)):
+        weight = (weight * ratios[index : index + 1]).clamp(max=1.0)
+        weights.append(weight)
+    return torch.cat(weights)
+
+
+def block_excess(target: Probs, draft: Probs, weights: Float64[Tensor, " contexts"]) -> Probs:
+    """(P_i * target - draft)+ : the law of the correction after i tokens of a block, unnormalised."""
+    return (weights[:, None] * target).sub_(draft).clamp_(min=0)
+
+
+def block_accepts(
+    weights: Float64[Tensor, " length"], excess_mass: Float64[Tensor, " inner"]
+) -> Float64[Tensor, " length"]:
+    """Acceptance probability of every token of a chain once tested: block verification (arXiv 2403.10444).
+
+    h_i = R_i / (R_i + 1 - P_i), with 0/0 = 0, at the inner positions and h_K = P_K at the end; the accepted
+    length is the longest i whose own draw passes h_i, so it is at least i with s_i = 1 - prod_(j >= i)(1 -
+    h_j). Testing token i given that i - 1 are accepted therefore succeeds with s_i / s_(i-1), and a walk
+    gives the same law.
+
+    Args:
+        weights: P_1 .. P_K.
+        excess_mass: R_1 .. R_(K-1), the sums of `block_excess`.
+    """
+    room = excess_mass + (1.0 - weights[:-1])
+    stops = torch.cat([excess_mass / room.masked_fill(room == 0, 1.0), weights[-1:]]).clamp_(max=1.0)
+    # 1 - prod(1 - h) from the end, without cancellation for small h
+    at_least = -torch.expm1(torch.log1p(-stops).flip(0).cumsum(0).flip(0))
+    before = torch.cat([torch.ones_like(at_least[:1]), at_least[:-1]])
+    return (at_least / before.masked_fill(before == 0, 1.0)).clamp_(max=1.0)
