@@ -6,7 +6,7 @@ in `engine`. The leaves of a tree are never run through the draft model, so they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,12 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from acceptlab.models import LanguageModel
-from acceptlab.sampling import Warp, warp
+from acceptlab.pairing import ProposalKind
+from acceptlab.sampling import Warp, propose, warp
 from acceptlab.tree import Tree
-
-Choose = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(draft_probs [C, V], n_children [C], uniforms [C, B]) -> token ids [C, B], -1 where there is no candidate."""
-
 
 @dataclass(frozen=True)
 class Proposal:
@@ -81,7 +78,7 @@ def grow(
     committed: Sequence[int],
     shape: Tree,
     settings: Warp,
-    choose: Choose,
+    kind: ProposalKind,
     uniforms: Float[np.ndarray, " nodes"],
 ) -> Proposal:
     """Draft a tree of a fixed shape below the last committed token.
@@ -91,7 +88,7 @@ def grow(
         committed: the text so far, prompt included.
         shape: the wanted tree. Nodes for which the draft has no candidate are left out with all below them.
         settings: temperature and truncation of the sampling distribution.
-        choose: picks the candidates of every context.
+        kind: how the candidates of a context are taken.
         uniforms: one uniform a node of the shape, for sampled candidates.
     """
     if shape.n_nodes == 0:
@@ -104,7 +101,7 @@ def grow(
         probs = warp(logits, settings)
         level_logits.append(logits)
         level_probs.append(probs)
-        _choose_level(shape, level_rows, probs, choose, uniforms, chosen)
+        _choose_level(shape, level_rows, kind, logits, probs, uniforms, chosen)
         if level is None:
             break
         prefix = torch.ones((len(level.nodes), len(committed)), dtype=torch.bool)
@@ -128,8 +125,9 @@ def grow(
 def _choose_level(
     shape: Tree,
     level_rows: tuple[int, ...],
+    kind: ProposalKind,
+    logits: Tensor,
     probs: Tensor,
-    choose: Choose,
     uniforms: Float[np.ndarray, " nodes"],
     chosen: Tensor,
 ) -> None:
@@ -140,7 +138,7 @@ def _choose_level(
     for index, family in enumerate(families):
         level_uniforms[index, : len(family)] = uniforms[list(family)]
     n_children = torch.tensor([len(family) for family in families])
-    ids = choose(probs, n_children, torch.from_numpy(level_uniforms))
+    ids = propose(kind, logits, probs, torch.from_numpy(level_uniforms), n_children)
     for index, family in enumerate(families):
         chosen[list(family)] = ids[index, : len(family)]
 

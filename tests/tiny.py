@@ -44,7 +44,8 @@ FAMILIES = tuple(_FAMILIES)
 def tiny_config(family: str, **overrides: Any) -> Any:
     """Configuration of a tiny model; no token is special unless asked for."""
     name, options = _FAMILIES[family]
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    # tied random embeddings would repeat one token for ever
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
     config_class = getattr(transformers, f"{name}Config")
     return config_class(**{**special, **options, **overrides})
 

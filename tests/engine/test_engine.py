@@ -44,7 +44,7 @@ def test_greedy_text_equals_generate_for_every_shape(family: str, tmp_path: Path
     for shape in (*SHAPES, f"file:{tree_file}"):
         steps = list(decode(target, draft, PROMPT, "a", settings(shape)))
         assert text_of(steps) == expected, shape
-        outcomes |= {outcome for step in steps for outcome in step.verdict.outcome}
+        outcomes |= {outcome for step in steps for outcome in step.verdict.outcomes}
     # a pair that always or never agrees would not exercise the cache
     assert outcomes == set(Outcome)
 
@@ -93,8 +93,8 @@ def test_nodes_below_an_eos_are_untested() -> None:
     (step,) = decode(target, CachedModel(target.model, "same"), PROMPT, "a", settings(eos_ids=frozenset({eos})))
     below = [node for node in range(step.tree.n_nodes) if 0 in step.tree.path(node)[:-1]]
     assert below
-    assert step.verdict.outcome[0] is Outcome.ACCEPTED
-    assert all(step.verdict.outcome[node] is Outcome.UNTESTED for node in below)
+    assert step.verdict.outcomes[0] is Outcome.ACCEPTED
+    assert all(step.verdict.outcomes[node] is Outcome.UNTESTED for node in below)
     assert all(step.verdict.test_prob[node] == 0 for node in below)
     assert step.emitted == (eos,)
     assert step.bonus_token_id is None
@@ -112,7 +112,7 @@ def test_one_token_drafts_nothing() -> None:
     target, draft = related_pair("llama")
     (step,) = decode(target, draft, PROMPT, "a", settings(max_new_tokens=1))
     assert step.tree.n_nodes == 0
-    assert step.verdict.outcome == ()
+    assert step.verdict.outcomes == ()
     assert step.nodes == {} and step.contexts == {}
 
 

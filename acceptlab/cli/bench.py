@@ -1,0 +1,65 @@
+"""`acceptlab bench`: where the time goes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
+
+app = typer.Typer(no_args_is_help=True, help="Measure where the time goes.")
+
+
+@app.callback()
+def _group() -> None:
+    """Measure where the time goes."""
+
+
+@app.command()
+def collector(
+    pair: Annotated[str | None, typer.Option(help="Name of a known pair.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Draft: as for collect.")] = None,
+    domain: Annotated[str, typer.Option(help="Domains of the prompts.")] = "all",
+    limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 2,
+    tree: Annotated[str, typer.Option(help="Tree, as for collect.")] = "kary:depth=3,branch=2",
+    rule: Annotated[str, typer.Option(help="Rule, as for collect.")] = "greedy",
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 48,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    fmt: FormatOption = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Split the time of a collection: model passes, choosing and judging nodes, measures, writing.
+
+    Example:  acceptlab bench collector --limit 1
+    """
+    from acceptlab.bench import collector_split
+    from acceptlab.run import Request, plan, prepare
+
+    request = Request(
+        domains=tuple(domain.split(",")),
+        pair=pair,
+        target=target,
+        draft=draft,
+        limit=limit,
+        tree=tree,
+        rule=rule,
+        max_new_tokens=max_new_tokens,
+        device=device,
+        dtype=dtype,
+    )
+    planned = plan(request)
+    loaded, settings = prepare(planned)
+    split = collector_split(loaded, planned.prompts, settings)
+    emit(
+        split.frame,
+        fmt=fmt,
+        output=output,
+        title=f"Time of a collection: {planned.config['pair']}, {request.tree}, {request.rule}",
+        notes=[
+            f"{split.inside_passes:.1%} of {split.wall_s:.1f} s was spent inside model passes",
+            f"{split.n_nodes:,} nodes, {split.nodes_per_hour:,.0f} nodes an hour at this rate",
+        ],
+    )

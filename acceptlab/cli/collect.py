@@ -1,0 +1,126 @@
+"""`acceptlab collect`: run a pair over prompts and write a row for every drafted node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from acceptlab.collect import Progress
+
+RUNS_FOLDER = Path("data/runs")
+
+
+def command(
+    domain: Annotated[str, typer.Option(help="code, math, logic, chat, a comma list, or all.")] = "all",
+    pair: Annotated[str | None, typer.Option(help="Name of a known pair (acceptlab pairs list).")] = None,
+    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="Draft: hub id, folder, .gguf, self:skip=12,14 or ngram:n=3.")
+    ] = None,
+    prompts: Annotated[
+        str | None, typer.Option(help="Prompt set or file (acceptlab prompts list); the shipped set if left out.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts of each domain.")] = None,
+    tree: Annotated[
+        str, typer.Option(help="chain:K, kary:depth=D,branch=B, branches:4,2,1 or file:tree.json.")
+    ] = "kary:depth=3,branch=2",
+    rule: Annotated[str, typer.Option(help="Verification rule.")] = "greedy",
+    proposal: Annotated[
+        str,
+        typer.Option(help="auto (what the rule is made for), or argmax for a chain of draft argmaxes."),
+    ] = "auto",
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling distribution, both models.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Keep the K most probable tokens; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Keep the smallest set of this probability.")] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output of a prompt, in tokens.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of the run; by default one under data/runs named after the options.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+) -> None:
+    """Run draft and target over prompts; write one row for every drafted node.
+
+    Example:  acceptlab collect --domain code --limit 3 --max-new-tokens 32
+
+    An interrupted run keeps every finished prompt: repeat the command with --resume. Repeating a finished command
+    changes nothing.
+    """
+    from acceptlab.run import Request, run_collection
+
+    request = Request(
+        domains=tuple(part.strip() for part in domain.split(",") if part.strip()),
+        pair=pair,
+        target=target,
+        draft=draft,
+        prompts=prompts,
+        limit=limit,
+        tree=tree,
+        rule=rule,
+        proposal=proposal,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+    outcome = run_collection(request, folder=run, runs_folder=RUNS_FOLDER, resume=resume, show=CollectionBar())
+    print(outcome.summary, file=sys.stderr)
+    print(outcome.folder)
+
+
+class CollectionBar:
+    """A progress bar on stderr: prompts, nodes a second, acceptance so far, time left. Silent off a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._task: Any = None
+
+    def say(self, message: str) -> None:
+        """Print one line on stderr."""
+        print(message, file=sys.stderr)
+
+    def start(self, n_prompts: int, n_done: int) -> None:
+        """Show the bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("collecting"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("prompts  {task.fields[rate]}  {task.fields[acceptance]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+            speed_estimate_period=600,
+        )
+        self._task = self._bar.add_task("", total=n_prompts, completed=n_done, rate="", acceptance="")
+        self._bar.start()
+
+    def update(self, progress: Progress) -> None:
+        """Show a step."""
+        if self._bar is None or self._bar.disable:
+            return
+        elapsed = self._bar.tasks[0].elapsed or 0.0
+        rate = f"{progress.n_nodes / elapsed:,.0f} nodes/s" if elapsed > 0 else ""
+        acceptance = f"accepted {progress.n_accepted / progress.n_tested:.3f} of tested" if progress.n_tested else ""
+        completed = progress.n_prompts_done + progress.part_of_prompt
+        self._bar.update(self._task, completed=completed, rate=rate, acceptance=acceptance)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,257 @@
+"""From what was asked to a run on disk: names, configuration, provenance. One function for the command line and studies.
+
+Boundary: resolves names into a pair, prompts and settings and hands them to `collect`. No arithmetic, no Parquet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from acceptlab.errors import UsageError
+from acceptlab.pairing import ProposalKind, check_pairing, proposal_for
+from acceptlab.prompts import Prompt, load_prompts
+from acceptlab.rules import Rule, parse_rule
+from acceptlab.store import RunWriter, open_run
+from acceptlab.tree import TreeShape, parse_tree
+
+if TYPE_CHECKING:
+    from acceptlab.collect import Progress
+    from acceptlab.engine import Settings
+    from acceptlab.pairs import Pair
+
+
+@dataclass(frozen=True)
+class Request:
+    """A collection in the words of the command line. The defaults are those of `acceptlab collect`."""
+
+    domains: tuple[str, ...] = ("all",)
+    pair: str | None = None
+    target: str | None = None
+    draft: str | None = None
+    prompts: str | None = None
+    limit: int | None = None
+    tree: str = "kary:depth=3,branch=2"
+    rule: str = "greedy"
+    proposal: str = "auto"
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_new_tokens: int = 128
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Where a collection lies and one sentence about it."""
+
+    folder: Path
+    summary: str
+
+
+class Show(Protocol):
+    """Where progress goes: a bar, a log or nowhere."""
+
+    def say(self, message: str) -> None:
+        """Tell one line."""
+        ...
+
+    def start(self, n_prompts: int, n_done: int) -> None:
+        """The first step is about to run."""
+        ...
+
+    def update(self, progress: Progress) -> None:
+        """A step has ended."""
+        ...
+
+    def stop(self) -> None:
+        """No more steps, for whatever reason."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request with its names resolved, before any model is loaded."""
+
+    request: Request
+    tree: TreeShape
+    rule: Rule
+    proposal: ProposalKind
+    prompts: Sequence[Prompt]
+    config: dict[str, Any]
+
+    @property
+    def folder_name(self) -> str:
+        """A readable name, the same for the same configuration, so that a repeated command finds its run."""
+        digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:8]
+        words = (self.config["pair"], "+".join(self.config["domains"]), self.config["rule"], self.config["tree"], digest)
+        return "_".join("".join(c if c.isalnum() or c in "-+.," else "-" for c in word) for word in words)
+
+
+def plan(request: Request) -> Plan:
+    """Resolve and check a request without loading a model.
+
+    Raises:
+        UsageError: an unknown name, an unreadable file, or a pairing that would bias the output.
+    """
+    from acceptlab.pairs.load import pair_members
+    from acceptlab.sampling import Warp
+
+    pair, target, draft = pair_members(request.pair, request.target, request.draft)
+    tree, rule = parse_tree(request.tree), parse_rule(request.rule)
+    proposal = _proposal(request.proposal, rule)
+    check_pairing(rule, tree, proposal)
+    Warp(request.temperature, request.top_k, request.top_p)
+    prompts = load_prompts(request.prompts, domains=request.domains, limit=request.limit)
+    config = {
+        "pair": pair,
+        "target": target,
+        "draft": draft,
+        "prompts": request.prompts or "acceptlab",
+        "prompts_sha256": _digest(prompts),
+        "domains": sorted({prompt.domain for prompt in prompts}),
+        "limit": request.limit,
+        "tree": tree.text,
+        "rule": str(rule),
+        "proposal": str(proposal),
+        "temperature": request.temperature,
+        "top_k": request.top_k,
+        "top_p": request.top_p,
+        "max_new_tokens": request.max_new_tokens,
+        "seed": request.seed,
+        "stop": None,
+        "batch_size": 1,
+        "device": request.device,
+        "dtype": request.dtype,
+    }
+    return Plan(request, tree, rule, proposal, prompts, config)
+
+
+def _proposal(text: str, rule: Rule) -> ProposalKind:
+    if text == "auto":
+        return proposal_for(rule)
+    try:
+        return ProposalKind(text)
+    except ValueError:
+        raise UsageError(f"unknown proposal '{text}': use auto or one of {', '.join(ProposalKind)}") from None
+
+
+def run_collection(
+    request: Request, *, folder: Path | None, runs_folder: Path, resume: bool, show: Show
+) -> Finished:
+    """Collect what a request asks for, or find that it is there already.
+
+    Args:
+        request: what to collect.
+        folder: the run's folder; None for one under `runs_folder` named after the configuration.
+        runs_folder: where unnamed runs go.
+        resume: go on with an interrupted run.
+        show: where progress goes.
+
+    Raises:
+        UsageError: see `plan`; or the folder holds another run, or an interrupted one and `resume` is off.
+        RunError: a file is damaged, the disk is full, or the models do not fit.
+    """
+    from acceptlab.collect import collect
+
+    planned = plan(request)
+    folder = folder or runs_folder / planned.folder_name
+    if _already_there(folder, planned.config, resume):
+        return Finished(folder, f"already collected: {folder} is complete and was left as it is")
+    show.say(f"loading {planned.config['pair']} ...")
+    pair, settings = prepare(planned)
+    for note in filter(None, [pair.draft_note, *pair.notes]):
+        show.say(f"note: {note}")
+    fields = manifest_fields(planned, pair)
+    writer = RunWriter.resume(folder, fields) if resume else RunWriter.create(folder, fields)
+    show.start(len(planned.prompts), len(writer.done_prompt_ids))
+    try:
+        collect(pair, planned.prompts, settings, writer, show.update)
+    except KeyboardInterrupt:
+        show.stop()
+        n_done = len(writer.done_prompt_ids)
+        show.say(f"stopped after {n_done} of {len(planned.prompts)} prompts: repeat the command with --resume")
+        raise
+    finally:
+        show.stop()
+    return Finished(folder, summary(folder))
+
+
+def prepare(planned: Plan) -> tuple[Pair, Settings]:
+    """Load the pair of a plan and put its settings together.
+
+    Raises:
+        UsageError: a model that does not exist or cannot be run exactly, or tokenizers that disagree.
+        RunError: too little memory, or a broken file.
+    """
+    from acceptlab.engine import Settings
+    from acceptlab.pairs.load import load_pair
+    from acceptlab.sampling import Warp
+
+    asked = planned.request
+    pair = load_pair(asked.pair, target=asked.target, draft=asked.draft, device=asked.device, dtype=asked.dtype)
+    if planned.tree.static is None:
+        raise UsageError(f"tree '{planned.tree.text}' has no fixed shape")
+    settings = Settings(
+        tree=planned.tree.static,
+        rule=planned.rule,
+        proposal=planned.proposal,
+        warp=Warp(asked.temperature, asked.top_k, asked.top_p),
+        max_new_tokens=asked.max_new_tokens,
+        seed=asked.seed,
+        eos_ids=pair.eos_ids,
+    )
+    return pair, settings
+
+
+def _already_there(folder: Path, config: dict[str, Any], resume: bool) -> bool:
+    """Whether the folder holds this very run, complete. A complete run of another configuration is refused later."""
+    if not (folder / "manifest.json").exists():
+        return False
+    run = open_run(folder, strict=False)
+    stored = {name: run.config.get(name) for name in _asked(config)}
+    return run.is_complete and stored == {name: config[name] for name in _asked(config)}
+
+
+def _asked(config: dict[str, Any]) -> list[str]:
+    """Settings that are known before the models are loaded; names are resolved by then."""
+    return [name for name in config if name not in {"device", "dtype"}]
+
+
+def manifest_fields(planned: Plan, pair: Pair) -> dict[str, Any]:
+    """What the manifest says beside the store's own entries."""
+    described = pair.describe()
+    config = {
+        **planned.config,
+        "draft_note": pair.draft_note,
+        "device": described["device"],
+        "dtype": described["dtype"],
+    }
+    return {
+        "config": config,
+        "request": asdict(planned.request),
+        "models": described["models"],
+        "notes": pair.notes,
+        "tokenizer_sha256": described["tokenizer_sha256"],
+        "command": " ".join(sys.argv),
+    }
+
+
+def summary(folder: Path) -> str:
+    """One sentence about a complete run."""
+    run = open_run(folder)
+    counts = {name: run.n_rows(name) for name in ("prompts", "steps", "nodes")}
+    return f"collected {counts['nodes']:,} nodes in {counts['steps']:,} steps of {counts['prompts']:,} prompts"
+
+
+def _digest(prompts: Sequence[Prompt]) -> str:
+    """Hash of ids and texts: a changed prompt file is another run."""
+    lines = (f"{prompt.id}\x1f{prompt.domain}\x1f{prompt.sha256}" for prompt in prompts)
+    return hashlib.sha256("\x1e".join(lines).encode()).hexdigest()
