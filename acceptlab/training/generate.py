@@ -84,22 +84,39 @@ class Sampled:
     """What one row produced.
 
     `features` holds the target's normed last hidden states, float16, one row a token from position shared_len on: row
-    j predicted token shared_len + j of prompt + output.
+    j predicted token shared_len + j of prompt + output. Log probabilities (nats) and log normalisers of the logits
+    are those of the output's tokens.
     """
 
     token_ids: list[int]
     ended_by_eos: bool
+    log_probs: list[float]
+    log_norms: list[float]
     features: np.ndarray | None
 
 
-def sample_rows(logits: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"] | None) -> Int[Tensor, " rows"]:
+@dataclass(frozen=True)
+class Drawn:
+    """Tokens with the logarithm of their probability and of the normaliser of their row's logits."""
+
+    token_ids: Int[Tensor, " rows"]
+    log_probs: Float[Tensor, " rows"]
+    log_norms: Float[Tensor, " rows"]
+
+
+def draw_rows(logits: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"] | None) -> Drawn:
     """One token a row: inverse transform of the softmax at the given uniforms, or the argmax where there are none."""
+    top = logits.amax(dim=-1, keepdim=True)
+    cumulative = (logits - top).exp_().cumsum_(dim=-1)
+    total = cumulative[:, -1:]
     if uniforms is None:
-        return logits.argmax(dim=-1)
-    cumulative = logits.softmax(dim=-1).cumsum_(dim=-1)
-    # Scaled by the last value, so that rounding of the sum can never leave the vocabulary.
-    cut = uniforms[:, None].to(cumulative.dtype) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, cut, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
+        ids = logits.argmax(dim=-1)
+    else:
+        # Scaled by the unnormalised total, so that rounding of the sum can never leave the vocabulary.
+        cut = uniforms[:, None].to(cumulative.dtype) * total
+        ids = torch.searchsorted(cumulative, cut, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
+    log_norms = (top + total.log())[:, 0]
+    return Drawn(ids, logits.gather(1, ids[:, None])[:, 0] - log_norms, log_norms)
 
 
 @torch.inference_mode()
@@ -136,13 +153,16 @@ def sample_batch(
     tails = [start[row, : ends[row] + 1].half() for row in rows] if keep_features else []
     draws = torch.from_numpy(np.ascontiguousarray(uniforms))
     tokens = torch.full((len(prompts), limit), -1, dtype=torch.long)
+    scores = torch.zeros(2, len(prompts), limit)
     trail = torch.empty(len(prompts), limit - 1, hidden.shape[1], dtype=torch.half) if keep_features else None
     lens = torch.zeros(len(prompts), dtype=torch.long)
     running = torch.ones(len(rows), dtype=torch.bool)
     for step in range(limit):
-        chosen = sample_rows(decoder.logits(hidden).div_(temperature), None if greedy else draws[rows, step])
+        drawn = draw_rows(decoder.logits(hidden).div_(temperature), None if greedy else draws[rows, step])
+        chosen = drawn.token_ids
         alive = rows[running]
         tokens[alive, step] = chosen[running]
+        scores[:, alive, step] = torch.stack([drawn.log_probs, drawn.log_norms])[:, running]
         lens[alive] += 1
         running &= chosen != eos_id
         if on_step is not None:
@@ -159,7 +179,8 @@ def sample_batch(
     for row, n in enumerate(lens.tolist()):
         ids = tokens[row, :n].tolist()
         features = torch.cat([tails[row], trail[row, : n - 1]]).numpy() if trail is not None else None
-        results.append(Sampled(ids, bool(ids and ids[-1] == eos_id), features))
+        log_probs, log_norms = scores[:, row, :n].tolist()
+        results.append(Sampled(ids, bool(ids and ids[-1] == eos_id), log_probs, log_norms, features))
     return results
 
 

@@ -179,7 +179,9 @@ class LlamaStack(nn.Module):
         """Share (not copy) the tensors of a Hugging Face state dictionary."""
         with torch.device("meta"):
             stack = cls(shape)
-        inner = {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
+        inner = {
+            name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")
+        }
         stack.load_state_dict(inner, strict=True, assign=True)
         head = state.get("lm_head.weight")
         if head is not None and head.data_ptr() != inner["embed_tokens.weight"].data_ptr():

@@ -19,13 +19,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from acceptlab.errors import RunError, UsageError
-from acceptlab.training.generate import ChatFrame, ChatTokenizer, Sampled, drop_repeats, sample_batch, write_prompts
+from acceptlab.training.generate import (
+    ChatFrame,
+    ChatTokenizer,
+    Sampled,
+    drop_repeats,
+    sample_batch,
+    write_prompts,
+)
 from acceptlab.training.prompting import choose_opener, classify, item_stream, load_openers, normalise
 from acceptlab.training.static_cache import StaticDecoder
 
 SCHEMA = pa.schema(
     [
         pa.field("item", pa.int32(), nullable=False),
+        pa.field("answer", pa.int32(), nullable=False),
         pa.field("domain", pa.string(), nullable=False),
         pa.field("prompt_source", pa.string(), nullable=False),
         pa.field("prompt", pa.string(), nullable=False),
@@ -33,6 +41,8 @@ SCHEMA = pa.schema(
         pa.field("output_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("ended_by_eos", pa.bool_(), nullable=False),
         pa.field("shared_len", pa.int32(), nullable=False),
+        pa.field("target_log_probs", pa.list_(pa.float32()), nullable=False),
+        pa.field("target_log_norms", pa.list_(pa.float32()), nullable=False),
     ]
 )
 _SETTINGS = "trajectories.json"
@@ -40,10 +50,11 @@ _SETTINGS = "trajectories.json"
 
 @dataclass(frozen=True)
 class TrajectorySettings:
-    """What decides the text; the batch size is among them because a part is one batch."""
+    """What decides the text; the batch size is among them because a part is one batch of answers."""
 
     target: str
     n_prompts: int
+    answers_per_prompt: int
     max_new_tokens: int
     seed: int
     batch_size: int
@@ -142,16 +153,20 @@ def generate_trajectories(
     end = len(given) if given is not None else None
     while (candidate < end) if end is not None else (n_items < settings.n_prompts):
         part = folder / f"part-{candidate:06d}.parquet"
-        stop = candidate + settings.batch_size if end is None else min(candidate + settings.batch_size, end)
+        stop = candidate + max(1, settings.batch_size // settings.answers_per_prompt)
+        stop = stop if end is None else min(stop, end)
         if not part.exists():
             items = range(candidate, stop)
-            rows = _given_rows(items, given) if given is not None else _own_rows(
-                items, decoder, tokenizer, frame, settings.seed, seen
+            rows = (
+                _given_rows(items, given)
+                if given is not None
+                else _own_rows(items, decoder, tokenizer, frame, settings.seed, seen)
             )
+            rows = [{**row, "answer": k} for row in rows for k in range(settings.answers_per_prompt)]
             new_tokens += _answer(part, rows, decoder, tokenizer, frame, settings)
         table = read_part(part)
         seen.update(normalise(text) for text in table.column("prompt").to_pylist())
-        n_items += len(table)
+        n_items += len(table) // settings.answers_per_prompt
         n_tokens += sum(len(ids) for ids in table.column("output_token_ids").to_pylist())
         candidate = stop
         progress = Progress(n_items, candidate, n_tokens, new_tokens, time.monotonic() - began)
@@ -197,7 +212,10 @@ def _answer(
     shared_len = min(len(frame.before), *(len(ids) - 1 for ids in prompts)) if prompts else len(frame.before)
     if any(ids[:shared_len] != prompts[0][:shared_len] for ids in prompts):
         raise RunError("the chat template's beginning is encoded differently from prompt to prompt")
-    uniforms = [item_stream(settings.seed, row["item"], "answer").random(settings.max_new_tokens) for row in rows]
+    uniforms = [
+        item_stream(settings.seed, row["item"], f"answer{row['answer']}").random(settings.max_new_tokens)
+        for row in rows
+    ]
     sampled: list[Sampled] = (
         sample_batch(
             decoder,
@@ -217,6 +235,8 @@ def _answer(
             "output_token_ids": result.token_ids,
             "ended_by_eos": result.ended_by_eos,
             "shared_len": shared_len,
+            "target_log_probs": result.log_probs,
+            "target_log_norms": result.log_norms,
         }
     if settings.keep_features and sampled:
         _replace(features_path(part), lambda path: _save_array(path, [s.features for s in sampled]))

@@ -1,0 +1,192 @@
+"""Trajectories in memory: examples, the held-out split, batches, and which ids the drafters keep.
+
+Reads what `trajectories` wrote. No model runs here; the target's soft labels come from its stored hidden states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from acceptlab.errors import UsageError
+from acceptlab.training.trajectories import features_path, list_parts, read_part
+
+HELD_OUT_EVERY = 25
+"""One item in so many is held out, by its number."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One trajectory. `features` are rows for tokens shared_len.. of prompt + output, memory-mapped float16."""
+
+    item: int
+    domain: str
+    token_ids: np.ndarray
+    prompt_len: int
+    shared_len: int
+    features: np.ndarray
+    log_norms: np.ndarray
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the example is kept from training."""
+        return self.item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+
+    @property
+    def output_len(self) -> int:
+        """Tokens that the target wrote, its EOS included."""
+        return len(self.token_ids) - self.prompt_len
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded trajectories with the positions that are trained on, one row a predicted token.
+
+    `token_ids` (sequences, length) is right-padded. Row n belongs to sequence `row_sequence[n]`, is predicted at
+    position `row_position[n]` and has the label `labels[n]`. `windows` (windows, gamma) points into the rows, -1 past
+    the end of a trajectory.
+    """
+
+    token_ids: Int[Tensor, "sequences length"]
+    row_sequence: Int[Tensor, " rows"]
+    row_position: Int[Tensor, " rows"]
+    labels: Int[Tensor, " rows"]
+    features: Float[Tensor, "rows size"]
+    log_norms: Float[Tensor, " rows"]
+    windows: Int[Tensor, "windows gamma"]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that are trained on."""
+        return len(self.labels)
+
+
+def load_examples(folders: Sequence[Path], *, min_output_len: int = 4) -> list[Example]:
+    """All trajectories of these folders.
+
+    Raises:
+        UsageError: no part there, or parts without hidden states.
+    """
+    examples = []
+    for folder in folders:
+        parts = list_parts(folder)
+        if not parts:
+            raise UsageError(f"{folder} holds no trajectories: run acceptlab trajectories --output {folder}")
+        for part in parts:
+            examples.extend(_read_examples(part, min_output_len))
+    return examples
+
+
+def _read_examples(part: Path, min_output_len: int) -> Iterator[Example]:
+    table = read_part(part)
+    if not len(table):
+        return
+    path = features_path(part)
+    if not path.exists():
+        raise UsageError(f"{part} has no hidden states beside it: run acceptlab trajectories with --features")
+    features = np.load(path, mmap_mode="r")
+    at = 0
+    for row in table.to_pylist():
+        ids = np.array(row["prompt_token_ids"] + row["output_token_ids"], dtype=np.int64)
+        n_rows = len(ids) - row["shared_len"]
+        if len(row["output_token_ids"]) >= min_output_len:
+            yield Example(
+                item=row["item"],
+                domain=row["domain"],
+                token_ids=ids,
+                prompt_len=len(row["prompt_token_ids"]),
+                shared_len=row["shared_len"],
+                features=features[at : at + n_rows],
+                log_norms=np.array(row["target_log_norms"], dtype=np.float32),
+            )
+        at += n_rows
+
+
+def make_batch(examples: Sequence[Example], *, gamma: int, offsets: Sequence[int]) -> Batch:
+    """Pad examples and cut their outputs into windows of `gamma` tokens.
+
+    Args:
+        examples: the trajectories.
+        gamma: window length.
+        offsets: of every example, how many output tokens lie before its first full window (0 to gamma - 1); together
+            with the tokens before it they make a window of their own, which is shorter.
+    """
+    length = max(len(e.token_ids) for e in examples) - 1
+    token_ids = torch.zeros(len(examples), length, dtype=torch.long)
+    sequence, position, labels, windows = [], [], [], []
+    n_rows = 0
+    for index, (example, offset) in enumerate(zip(examples, offsets, strict=True)):
+        token_ids[index, : len(example.token_ids) - 1] = torch.from_numpy(example.token_ids[:-1])
+        n = example.output_len
+        sequence.append(torch.full((n,), index))
+        position.append(torch.arange(example.prompt_len - 1, example.prompt_len - 1 + n))
+        labels.append(torch.from_numpy(example.token_ids[example.prompt_len :]))
+        starts = [*([0] if offset else []), *range(offset, n, gamma)]
+        for start, stop in zip(starts, [*starts[1:], n], strict=True):
+            row = torch.full((gamma,), -1)
+            row[: stop - start] = torch.arange(n_rows + start, n_rows + stop)
+            windows.append(row)
+        n_rows += n
+    features = [e.features[e.prompt_len - e.shared_len :] for e in examples]
+    return Batch(
+        token_ids=token_ids,
+        row_sequence=torch.cat(sequence),
+        row_position=torch.cat(position),
+        labels=torch.cat(labels),
+        features=torch.from_numpy(np.concatenate(features).astype(np.float32)),
+        log_norms=torch.from_numpy(np.concatenate([e.log_norms for e in examples])),
+        windows=torch.stack(windows),
+    )
+
+
+def draw_batches(
+    examples: Sequence[Example], *, batch_tokens: int, gamma: int, seed: int, start_step: int = 0
+) -> Iterator[Batch]:
+    """Endless batches of about `batch_tokens` output tokens: the items of an epoch in a random order.
+
+    Step n is the same whether or not the steps before it were drawn, so a resumed run sees the same data.
+    """
+    step = epoch = 0
+    while True:
+        rng = np.random.default_rng([seed, epoch])
+        for group in _group(examples, rng.permutation(len(examples)), batch_tokens):
+            if step >= start_step:
+                offsets = np.random.default_rng([seed, epoch, step]).integers(gamma, size=len(group))
+                yield make_batch(group, gamma=gamma, offsets=offsets.tolist())
+            step += 1
+        epoch += 1
+
+
+def _group(examples: Sequence[Example], order: np.ndarray, batch_tokens: int) -> Iterator[list[Example]]:
+    group: list[Example] = []
+    n_tokens = 0
+    for index in order:
+        group.append(examples[index])
+        n_tokens += examples[index].output_len
+        if n_tokens >= batch_tokens:
+            yield group
+            group, n_tokens = [], 0
+    if group:
+        yield group
+
+
+def mean_target_probs(
+    examples: Sequence[Example], output_weight: Float[Tensor, "vocab size"], *, max_tokens: int
+) -> Float[Tensor, " vocab"]:
+    """The target's mean next-token distribution along a spread of the examples: which ids are worth keeping."""
+    total = torch.zeros(len(output_weight), dtype=torch.float64)
+    n_tokens = 0
+    stride = max(1, sum(e.output_len for e in examples) // max_tokens)
+    for example in examples[::stride]:
+        rows = torch.from_numpy(
+            example.features[example.prompt_len - example.shared_len :].astype(np.float32)
+        )
+        total += (rows @ output_weight.T).softmax(dim=-1).sum(dim=0).double()
+        n_tokens += len(rows)
+    return total / n_tokens

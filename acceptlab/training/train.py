@@ -1,0 +1,232 @@
+"""The training loop: AdamW on batches of trajectories, with held-out measures and resumable checkpoints.
+
+A run is a folder: `settings.json`, `log.jsonl` (one line a report), `checkpoint.pt` (everything to go on from), and
+the drafter folders `best/` (highest held-out overlap so far) and `last/`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from acceptlab.errors import RunError, UsageError
+from acceptlab.training.corpus import Example, draw_batches, mean_target_probs
+from acceptlab.training.drafters import CausalDrafter, DrafterConfig, load_drafter, save_drafter
+from acceptlab.training.evaluate import evaluate
+from acceptlab.training.llama import LlamaStack
+from acceptlab.training.losses import LossOptions, Scores, check_objective, objective
+from acceptlab.training.output_layer import CutOutput
+
+_CHECKPOINT = "checkpoint.pt"
+_SAMPLE_TOKENS = 12_000
+_SMOOTHING = 1e-7
+"""Added to the mean target distribution, so that ids never seen still share in the rest class."""
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Everything that decides a training run; `init` is a drafter folder to go on from, or empty."""
+
+    target: str
+    data: tuple[str, ...]
+    loss: str = "kl"
+    options: LossOptions = field(default_factory=LossOptions)
+    init: str = ""
+    layers: tuple[int, ...] = (0, -1)
+    n_kept: int = 8192
+    steps: int = 500
+    batch_tokens: int = 1800
+    gamma: int = 8
+    learning_rate: float = 1e-3
+    warmup_steps: int = 20
+    final_share: float = 0.05
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+    report_every: int = 100
+    held_out_items: int = 40
+
+    def __post_init__(self) -> None:
+        check_objective(self.loss, self.options)
+        for name in ("steps", "batch_tokens", "gamma", "report_every", "held_out_items", "n_kept"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+
+def learning_rate(step: int, settings: TrainSettings) -> float:
+    """Linear warm-up, then a cosine down to `final_share` of the peak at the last step."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    return settings.learning_rate * (settings.final_share + (1 - settings.final_share) * cosine)
+
+
+def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence[Example]) -> CausalDrafter:
+    """The drafter that a run starts from: `init`, or layers of the target with the ids of most mass kept."""
+    if settings.init:
+        return load_drafter(Path(settings.init), target.embed_tokens.weight).train()
+    means = mean_target_probs(examples, target.output_weight, max_tokens=_SAMPLE_TOKENS)
+    seen = torch.zeros_like(means)
+    for example in examples:
+        ids = torch.from_numpy(example.token_ids[example.prompt_len :])
+        seen.index_add_(0, ids, torch.ones(len(ids), dtype=seen.dtype))
+    # Half from the distributions of a sample of positions, half from counts over all of the text.
+    shares = 0.5 * means + 0.5 * seen / seen.sum()
+    kept = shares.argsort(descending=True)[: settings.n_kept].sort().values
+    output = CutOutput(kept, shares + _SMOOTHING, target.shape.hidden_size)
+    return CausalDrafter.from_target(target, settings.layers, output)
+
+
+class Trainer:
+    """One training run in a folder. `run` goes on from the folder's checkpoint where there is one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: TrainSettings,
+        target: LlamaStack,
+        examples: Sequence[Example],
+        report: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        if target.output_weight is not target.embed_tokens.weight:
+            raise UsageError("the target's output layer is not its embedding matrix: drafters share the two")
+        self.folder = folder
+        self.settings = settings
+        self.target = target
+        self.train_examples = [e for e in examples if not e.is_held_out]
+        held_out = [e for e in examples if e.is_held_out]
+        stride = max(1, len(held_out) // settings.held_out_items)
+        self.held_out = held_out[::stride][: settings.held_out_items]
+        if not self.train_examples or not self.held_out:
+            raise UsageError(f"{len(examples)} trajectories are too few to train on: generate more")
+        self.report = report or (lambda line: None)
+        self.drafter = make_drafter(settings, target, self.train_examples)
+        decayed = [p for p in self.drafter.parameters() if p.ndim > 1]
+        plain = [p for p in self.drafter.parameters() if p.ndim <= 1]
+        groups = [
+            {"params": decayed, "weight_decay": settings.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.95))
+        self.step = 0
+        self.best = -1.0
+        self.trained_s = 0.0
+        self._open()
+
+    def _open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "settings.json"
+        wanted = self.settings.as_dict()
+        if path.exists():
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            for name, value in wanted.items():
+                if stored.get(name) != value:
+                    raise UsageError(
+                        f"{self.folder} was begun with {name} = {stored.get(name)}, not {value}: use another output"
+                    )
+        else:
+            path.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        if (self.folder / _CHECKPOINT).exists():
+            self._restore()
+
+    def _restore(self) -> None:
+        path = self.folder / _CHECKPOINT
+        try:
+            state = torch.load(path, weights_only=True)
+            self.drafter.load_state_dict(state["drafter"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (OSError, RuntimeError, KeyError) as error:
+            raise RunError(f"cannot read {path} ({error}): delete it to start again") from None
+        self.drafter.share_embeddings(self.target.embed_tokens.weight)
+        self.step, self.best, self.trained_s = state["step"], state["best"], state["trained_s"]
+
+    def run(self) -> float:
+        """Train to the last step; returns the best held-out overlap."""
+        settings = self.settings
+        batches = draw_batches(
+            self.train_examples,
+            batch_tokens=settings.batch_tokens,
+            gamma=settings.gamma,
+            seed=settings.seed,
+            start_step=self.step,
+        )
+        began, n_tokens, losses = time.monotonic(), 0, []
+        while self.step < settings.steps:
+            batch = next(batches)
+            losses.append(self._update(batch))
+            n_tokens += batch.n_tokens
+            self.step += 1
+            if self.step % settings.report_every == 0 or self.step == settings.steps:
+                seconds = time.monotonic() - began
+                self.trained_s += seconds
+                self._report(sum(losses) / len(losses), n_tokens / seconds)
+                began, n_tokens, losses = time.monotonic(), 0, []
+        return self.best
+
+    def _update(self, batch: Any) -> float:
+        drafter, settings = self.drafter, self.settings
+        with torch.no_grad():
+            target_probs = drafter.target_probs(batch)
+        labels = drafter.output.classes(batch.labels)
+        scores = Scores(drafter.draft_logits(batch), target_probs, labels, batch.windows)
+        loss = objective(settings.loss, scores, settings.options)
+        if not bool(torch.isfinite(loss)):
+            raise RunError(f"the loss is {float(loss)} at step {self.step}: lower the learning rate")
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, settings)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _report(self, loss: float, tokens_per_s: float) -> None:
+        measured = evaluate(
+            self.drafter, self.held_out, self.target.output_weight, gamma=self.settings.gamma
+        )
+        line = {
+            "step": self.step,
+            "loss": round(loss, 5),
+            "tokens_per_s": round(tokens_per_s, 1),
+            "trained_s": round(self.trained_s, 1),
+            "learning_rate": learning_rate(self.step - 1, self.settings),
+            **{k: v if not isinstance(v, float) else round(v, 5) for k, v in asdict(measured).items()},
+        }
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        notes = {"settings": self.settings.as_dict(), "held_out": line}
+        config = DrafterConfig(
+            self.drafter.kind, self.drafter.shape, self.drafter.output.n_kept, self.settings.target, notes
+        )
+        save_drafter(self.folder / "last", self.drafter, config)
+        if measured.overlap > self.best:
+            self.best = measured.overlap
+            save_drafter(self.folder / "best", self.drafter, config)
+        self._checkpoint()
+        self.report(line)
+
+    def _checkpoint(self) -> None:
+        path = self.folder / _CHECKPOINT
+        temporary = path.with_suffix(".pt.tmp")
+        state = {
+            "drafter": self.drafter.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "best": self.best,
+            "trained_s": self.trained_s,
+        }
+        torch.save(state, temporary)
+        temporary.replace(path)
