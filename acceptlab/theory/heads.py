@@ -1,0 +1,268 @@
+"""Exact thresholds for many rules at once from the most probable tokens only.
+
+A pool consists of tokens more probable than the rejected one, so a certificate needs the head of the
+distribution down to that token and no more. Where a head of K tokens does not reach it, the full row decides.
+Boundary: sorted probabilities in, thresholds out; the nearest drafts are in `certificates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acceptlab.errors import UsageError
+from acceptlab.rules import Rule, RuleKind
+from acceptlab.theory.criteria import RANK_KINDS, Ties, acceptance_level, check_certifiable, rank_limit
+from acceptlab.theory.pools import Pooled, pool_forward, pool_reverse
+
+FullRows = Callable[[Int[np.ndarray, " rows"]], Float[np.ndarray, "rows vocab"]]
+Thresholds = tuple[Float[np.ndarray, "contexts rules"], Float[np.ndarray, "contexts rules"]]
+
+_NOTHING = -1.0
+"""Stands for the probability of the rejected token where a rule rejects nothing."""
+
+_MASS_ERROR = 1e-15
+"""Bound on the rounding of 1 - sum(head)."""
+
+_TOLERANCE = 1e-11
+"""Relative accuracy of a reverse threshold below which the mass outside of the head must be summed."""
+
+
+def thresholds_from_head(
+    head_probs: Float[np.ndarray, "contexts width"],
+    entropies: Float[np.ndarray, " contexts"],
+    vocab_size: int,
+    full_rows: FullRows,
+    rules: Sequence[Rule],
+    *,
+    rest_sum: Float[np.ndarray, " contexts"] | None = None,
+    ties: Ties = Ties.IDENTITY,
+) -> Thresholds:
+    """Exact certificate thresholds on both divergences, for every context and rule.
+
+    greedy, top:M and tree:M compare token ids by default, as engines do: where the two most probable tokens
+    are equally probable, the greedy threshold is 0.
+
+    Args:
+        head_probs: the target's largest probabilities in descending order, float64, at least one; all of them
+            where the vocabulary is no larger.
+        entropies: the target's entropy in nats; only typical acceptance looks at it.
+        vocab_size: number of tokens, those of probability 0 included.
+        full_rows: gives the whole distributions of some contexts; called where the head does not suffice.
+        rules: rules of the certificate family.
+        rest_sum: the target's mass outside of the head, summed directly. Without it 1 - sum(head) is used,
+            and contexts where that would cost digits of a large reverse threshold ask for the full row.
+        ties: how greedy and top:M treat equal probabilities.
+
+    Returns:
+        Forward and reverse thresholds, KL(target || draft) and KL(draft || target), in nats; +inf where the
+        rule cannot reject, or no finite divergence can make it.
+
+    Raises:
+        UsageError: a rule has no certificate.
+    """
+    for rule in rules:
+        check_certifiable(rule)
+    head = np.asarray(head_probs, dtype=np.float64)
+    entropies = np.asarray(entropies, dtype=np.float64)
+    is_complete = head.shape[1] >= vocab_size
+    rest = _rest(head, rest_sum, is_complete)
+    starts, is_unknown = rejected_probs(head, entropies, vocab_size, rules, ties)
+    unknown_rows = np.flatnonzero(is_unknown.any(axis=1))
+    if unknown_rows.size:
+        full = np.asarray(full_rows(unknown_rows), dtype=np.float64)
+        for column in np.flatnonzero(is_unknown.any(axis=0)).tolist():
+            is_open = is_unknown[unknown_rows, column]
+            contexts = unknown_rows[is_open]
+            rows = full if is_open.all() else full[is_open]
+            starts[contexts, column] = _rejected_in_full(rows, entropies[contexts], rules[column], ties)
+    forward, reverse, is_short = _solve(head, rest, starts, vocab_size, rules)
+    if is_complete:
+        return forward, reverse
+    if is_short.any():
+        deep = np.flatnonzero(is_short)
+        forward[deep], reverse[deep] = _solve_deep(
+            sort_descending(full_rows(deep)), entropies[deep], head.shape[1], rules, ties
+        )
+    if rest_sum is None:
+        imprecise = np.flatnonzero(_is_imprecise(reverse) & ~is_short)
+        if imprecise.size:
+            rest = _tail_sums(full_rows(imprecise), head[imprecise])
+            reverse[imprecise] = _solve(head[imprecise], rest, starts[imprecise], vocab_size, rules)[1]
+    return forward, reverse
+
+
+def sort_descending(probs: Float[np.ndarray, "contexts vocab"]) -> Float[np.ndarray, "contexts vocab"]:
+    """Every row sorted, largest first."""
+    return np.sort(np.asarray(probs, dtype=np.float64), axis=-1)[:, ::-1]
+
+
+def rejected_probs(
+    head: Float[np.ndarray, "contexts width"],
+    entropies: Float[np.ndarray, " contexts"],
+    vocab_size: int,
+    rules: Sequence[Rule],
+    ties: Ties,
+) -> tuple[Float[np.ndarray, "contexts rules"], Bool[np.ndarray, "contexts rules"]]:
+    """Probability of the most probable rejected token, -1 where nothing is rejected; and where the head
+    cannot tell.
+
+    Entries of tree rules are -1: they do not reject one token.
+    """
+    n_contexts, width = head.shape
+    starts = np.full((n_contexts, len(rules)), _NOTHING)
+    is_unknown = np.zeros(starts.shape, dtype=bool)
+    for column, rule in enumerate(rules):
+        if rule.kind is RuleKind.TREE:
+            continue
+        if rule.kind in RANK_KINDS:
+            limit = rank_limit(rule)
+            if limit >= vocab_size:
+                continue
+            if limit > width or (limit == width and ties is Ties.IDENTITY):
+                is_unknown[:, column] = True
+                continue
+            if ties is Ties.IDENTITY:
+                starts[:, column] = head[:, limit]
+                continue
+            level = head[:, limit - 1]
+        else:
+            level = acceptance_level(head[:, 0], entropies, rule)
+        below = head < level[:, None]
+        found = below.any(axis=1)
+        starts[found, column] = head[found, below.argmax(axis=1)[found]]
+        # no probability is below a level of 0
+        is_unknown[:, column] = ~found & (level > 0.0) & (width < vocab_size)
+    return starts, is_unknown
+
+
+def _rejected_in_full(
+    probs: Float[np.ndarray, "rows vocab"], entropies: Float[np.ndarray, " rows"], rule: Rule, ties: Ties
+) -> Float[np.ndarray, " rows"]:
+    """As `rejected_probs`, for one rule and whole rows in any order."""
+    if rule.kind in RANK_KINDS:
+        limit = rank_limit(rule)
+        partitioned = -np.partition(-probs, limit, axis=1)
+        if ties is Ties.IDENTITY:
+            return partitioned[:, limit]
+        level = partitioned[:, :limit].min(axis=1)
+    else:
+        level = acceptance_level(probs.max(axis=1), entropies, rule)
+    largest = np.full(len(probs), _NOTHING)
+    # row by row: a row stays in the processor's cache
+    for row, (row_probs, row_level) in enumerate(zip(probs, level.tolist(), strict=True)):
+        is_rejected = row_probs < row_level
+        if is_rejected.any():
+            largest[row] = (row_probs * is_rejected).max()
+    return largest
+
+
+def _solve(
+    head: Float[np.ndarray, "contexts width"],
+    rest: Float[np.ndarray, " contexts"],
+    starts: Float[np.ndarray, "contexts rules"],
+    vocab_size: int,
+    rules: Sequence[Rule],
+) -> tuple[
+    Float[np.ndarray, "contexts rules"], Float[np.ndarray, "contexts rules"], Bool[np.ndarray, " contexts"]
+]:
+    """Both thresholds, and contexts whose pool may go on beyond the head."""
+    n_contexts, width = head.shape
+    forward = np.full((n_contexts, len(rules)), np.inf)
+    reverse = np.full((n_contexts, len(rules)), np.inf)
+    is_short = np.zeros(n_contexts, dtype=bool)
+    single = [column for column, rule in enumerate(rules) if rule.kind is not RuleKind.TREE]
+    if single:
+        start = starts[:, single]
+        can_reject = start >= 0.0
+        start = np.where(can_reject, start, head[:, :1])
+        both = (
+            pool_forward(start, head[:, None, :]),
+            pool_reverse(start, head[:, None, :], rest[:, None] - start),
+        )
+        for found, pooled in zip((forward, reverse), both, strict=True):
+            found[:, single] = np.where(can_reject, pooled.divergence, np.inf)
+            is_short |= (can_reject & (pooled.count == width)).any(axis=1)
+    for column, rule in enumerate(rules):
+        if rule.kind is not RuleKind.TREE or rank_limit(rule) >= vocab_size:
+            continue
+        if rank_limit(rule) >= width:
+            is_short[:] = True
+            continue
+        forward_pool, reverse_pool = pool_tree(head, rest, rank_limit(rule))
+        forward[:, column], reverse[:, column] = forward_pool.divergence, reverse_pool.divergence
+    return forward, reverse, is_short
+
+
+def _solve_deep(
+    ordered: Float[np.ndarray, "rows vocab"],
+    entropies: Float[np.ndarray, " rows"],
+    width: int,
+    rules: Sequence[Rule],
+    ties: Ties,
+) -> Thresholds:
+    """Thresholds of fully sorted rows, whose pools went beyond `width` tokens: widen until they end."""
+    n_rows, vocab_size = ordered.shape
+    starts, _ = rejected_probs(ordered, entropies, vocab_size, rules, ties)
+    forward, reverse = np.empty_like(starts), np.empty_like(starts)
+    rows = np.arange(n_rows)
+    while rows.size:
+        width = min(8 * width, vocab_size)
+        head, rest = ordered[rows, :width], ordered[rows, width:].sum(axis=1)
+        forward[rows], reverse[rows], is_short = _solve(head, rest, starts[rows], vocab_size, rules)
+        rows = rows[is_short] if width < vocab_size else rows[:0]
+    return forward, reverse
+
+
+def pool_tree(
+    head: Float[np.ndarray, "contexts width"], rest: Float[np.ndarray, " contexts"], m: int
+) -> tuple[Pooled, Pooled]:
+    """Forward and reverse pools of tree:m: the argmax falls level with the m most probable others.
+
+    `head` must hold at least m + 1 tokens in descending order, `rest` the mass outside of it.
+    """
+    top_prob, ascending = head[:, 0], head[:, m:0:-1]
+    outside = head[:, m + 1 :].sum(axis=1) + rest
+    return (
+        pool_forward(top_prob, ascending, "ascending"),
+        pool_reverse(top_prob, ascending, outside, "ascending"),
+    )
+
+
+def _rest(
+    head: Float[np.ndarray, "contexts width"],
+    rest_sum: Float[np.ndarray, " contexts"] | None,
+    is_complete: bool,
+) -> Float[np.ndarray, " contexts"]:
+    if is_complete:
+        return np.zeros(head.shape[0])
+    if rest_sum is None:
+        return np.asarray(np.maximum(1.0 - head.sum(axis=1), 0.0))
+    rest = np.asarray(rest_sum, dtype=np.float64)
+    if rest.shape != head.shape[:1]:
+        raise UsageError(
+            f"rest_sum has shape {rest.shape}: give one number for each of {head.shape[0]} contexts"
+        )
+    return rest
+
+
+def _is_imprecise(reverse: Float[np.ndarray, "contexts rules"]) -> Bool[np.ndarray, " contexts"]:
+    """Where an error of the outside mass would move a reverse threshold by more than the tolerance."""
+    # up to log 2 the threshold does not use that mass
+    finite = np.where(np.isfinite(reverse) & (reverse > 0.69), reverse, 0.0)
+    is_imprecise = (finite > 0.0) & (finite * np.exp(-finite) * _TOLERANCE < _MASS_ERROR)
+    return np.asarray(is_imprecise.any(axis=1))
+
+
+def _tail_sums(
+    full: Float[np.ndarray, "rows vocab"], head: Float[np.ndarray, "rows width"]
+) -> Float[np.ndarray, " rows"]:
+    """Mass of a row outside of its head: all smaller tokens, and equals of the last one that found no
+    place.
+    """
+    full = np.asarray(full, dtype=np.float64)
+    last = head[:, -1:]
+    n_equal_left = (full >= last).sum(axis=1) - head.shape[1]
+    return np.asarray(np.where(full < last, full, 0.0).sum(axis=1) + n_equal_left * last[:, 0])
