@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -59,12 +60,28 @@ def resample_weights(
     n_prompts: int, resampling: Resampling, stream: int = 0
 ) -> Iterator[Float[np.ndarray, "resamples prompts"]]:
     """Yield blocks of weights: how often a resample draws each prompt; every row sums to `n_prompts`."""
+    if resampling.n_resamples * n_prompts <= _CHUNK_CELLS:
+        yield _whole_weights(n_prompts, resampling.n_resamples, resampling.seed, stream)
+        return
     generator = np.random.default_rng([resampling.seed, stream])
-    block = max(1, min(resampling.n_resamples, _CHUNK_CELLS // max(n_prompts, 1)))
+    block = max(1, _CHUNK_CELLS // n_prompts)
     for start in range(0, resampling.n_resamples, block):
-        size = min(block, resampling.n_resamples - start)
-        shares = np.full(n_prompts, 1.0 / n_prompts)
-        yield generator.multinomial(n_prompts, shares, size=size).astype(np.float64)
+        yield _draw(generator, n_prompts, min(block, resampling.n_resamples - start))
+
+
+# tables ask for the same resamples again and again: one set a group of prompts
+@lru_cache(maxsize=8)
+def _whole_weights(
+    n_prompts: int, n_resamples: int, seed: int, stream: int
+) -> Float[np.ndarray, "resamples prompts"]:
+    weights = _draw(np.random.default_rng([seed, stream]), n_prompts, n_resamples)
+    weights.flags.writeable = False
+    return weights
+
+
+def _draw(generator: np.random.Generator, n_prompts: int, size: int) -> Float[np.ndarray, "size prompts"]:
+    shares = np.full(n_prompts, 1.0 / n_prompts)
+    return generator.multinomial(n_prompts, shares, size=size).astype(np.float64)
 
 
 def replicates(

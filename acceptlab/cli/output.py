@@ -108,7 +108,7 @@ def format_number(value: float) -> str:
 def to_display(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """The table view of a frame: strings only, intervals joined to their estimates.
 
-    A `method` that is the same in every row is taken out and returned as a line to print under the table.
+    A `method` that all rows share is taken out and returned as a line to print under the table.
 
     Returns:
         The frame of strings, and the lines that belong under it.
@@ -124,8 +124,9 @@ def to_display(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         if name in bounds:
             continue
         cells = [_cell(value) for value in frame[name]]
-        if name == "method" and len(cells) > 1 and len(set(cells)) == 1:
-            below.append(f"method: {cells[0]}")
+        methods = set(cells) - {MISSING}
+        if name == "method" and len(cells) > 1 and len(methods) == 1:
+            below.append(f"method: {methods.pop()}")
             continue
         if _has_bounds(frame, name):
             ends = zip(cells, map(_cell, frame[f"{name}_lo"]), map(_cell, frame[f"{name}_hi"]), strict=True)

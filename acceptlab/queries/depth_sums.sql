@@ -5,7 +5,6 @@
 -- n_nodes      drafted nodes (count)
 -- n_tested     accepted or rejected nodes; untested ones are no part of a rate's denominator (count)
 -- n_accepted   accepted nodes (count)
--- n_argmax     nodes whose token is the target's argmax, tested or not (count)
 -- n_ratio      nodes with a defined accept_ratio, tested or not (count)
 -- sum_ratio    sum of accept_ratio = min(1, target_prob/draft_prob) over those nodes
 SELECT
@@ -16,7 +15,6 @@ SELECT
     count(*) AS n_nodes,
     count(*) FILTER (outcome <> 'untested') AS n_tested,
     count(*) FILTER (outcome = 'accepted') AS n_accepted,
-    count(*) FILTER (is_target_argmax) AS n_argmax,
     count(accept_ratio) AS n_ratio,
     coalesce(sum(accept_ratio::DOUBLE), 0) AS sum_ratio
 FROM nodes

@@ -1,0 +1,25 @@
+"""From runs to tables: one module an analysis, each a function from runs to an `AnalysisTable`.
+
+An analysis asks `queries` for sums per prompt and `stats` for estimates; it draws nothing and prints nothing.
+`ANALYSES` names them all, so that the command line, studies and the report need no list of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from acceptlab.analysis.base import ALL, AnalysisTable
+from acceptlab.analysis.depth_profile import depth_profile
+from acceptlab.analysis.domains import domains
+from acceptlab.analysis.entropy import entropy
+from acceptlab.analysis.metrics import metrics
+
+ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
+    "depth-profile": depth_profile,
+    "domains": domains,
+    "entropy": entropy,
+    "metrics": metrics,
+}
+"""Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
+
+__all__ = ["ALL", "ANALYSES", "AnalysisTable", "depth_profile", "domains", "entropy", "metrics"]

@@ -1,0 +1,129 @@
+"""Does entropy predict acceptance: Spearman's coefficient by domain, by depth within a domain, and pooled.
+
+Three outcomes are correlated: acceptance among tested nodes, which is censored (a node is tested only where
+its ancestors were accepted), and two labels that every node has, is_target_argmax and accept_ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from acceptlab import queries
+from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
+from acceptlab.queries import By
+from acceptlab.ranks import spearman_from_sums
+from acceptlab.resampling import DEFAULT, Resampling
+from acceptlab.store import Run
+
+OUTCOMES = {
+    "accepted": "whether the node was accepted, over tested nodes",
+    "is_target_argmax": "whether the token is the target's argmax, over all nodes",
+    "accept_ratio": "min(1, target_prob/draft_prob), over all nodes",
+}
+ENTROPIES = ("draft", "target")
+_SCOPES = ((True, False), (False, False), (True, True), (False, True))
+
+COLUMNS = {
+    "depth": "depth of the nodes; missing where all depths are pooled",
+    "entropy": "entropy of the draft's or the target's model distribution in the parent's context (nats)",
+    "outcome": "; ".join(f"{name}: {meaning}" for name, meaning in OUTCOMES.items()),
+    "rho": "Spearman's rank correlation of the entropy with the outcome, mid-ranks for ties",
+    "n_nodes": "nodes correlated: tested ones for `accepted`, else all",
+    **{name: N_DOCS[name] for name in ("n_prompts", "method", "reason")},
+}
+
+
+def entropy(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = DEFAULT) -> AnalysisTable:
+    """One row per group, depth (missing: pooled), entropy and outcome; the group `all` pools every prompt.
+
+    Args:
+        runs: Opened runs; several are pooled.
+        by: What a group is.
+        resampling: How intervals are made.
+
+    Returns:
+        Coefficients with n; null with the reason where the input is constant or tiny. The notes hold the
+        Simpson
+        check: whether pooled signs hold within groups and depths.
+    """
+    with open_sample(runs, by) as sample:
+        rows = sorted(_rows(sample, by, resampling), key=_order(sample))
+        notes = list(sample.notes)
+    frame = to_frame(rows)
+    pooled = frame[(frame[by] == ALL) & frame["depth"].isna() & (frame["outcome"] == "accept_ratio")]
+    n_nodes, n_prompts = (int(pooled[name].iloc[0]) for name in ("n_nodes", "n_prompts"))
+    return AnalysisTable(
+        name="entropy",
+        title=f"Entropy and acceptance by {by}",
+        caption=f"Rank correlation of entropy with acceptance, {counted(prompts=n_prompts, nodes=n_nodes)}"
+        f" ({resampling}; ranks fixed).",
+        frame=frame,
+        notes=[*notes, *simpson_notes(frame, by)],
+        columns={by: "group of the prompts; all pools them", **COLUMNS},
+    )
+
+
+def _rows(sample: Sample, by: By, resampling: Resampling) -> Iterator[dict[str, Any]]:
+    for by_group, by_depth in _SCOPES:
+        for outcome in OUTCOMES:
+            sums = _rank_sums(sample, outcome, by_group=by_group, by_depth=by_depth)
+            for group in sample.clusters.groups if by_group else (ALL,):
+                of_group = sums[sums["scope"] == group] if by_group else sums
+                depths = sorted(int(depth) for depth in of_group["depth"].dropna().unique())
+                for depth in depths if by_depth else (None,):
+                    of_scope = of_group if depth is None else of_group[of_group["depth"] == depth]
+                    for which in ENTROPIES:
+                        key = {by: group, "depth": depth, "entropy": which, "outcome": outcome}
+                        yield _row(sample, key, group, of_scope, resampling)
+
+
+def _rank_sums(sample: Sample, outcome: str, *, by_group: bool, by_depth: bool) -> pd.DataFrame:
+    if outcome == "accept_ratio":
+        return queries.entropy_ratio_ranks(sample.connection, by_group=by_group, by_depth=by_depth)
+    label: queries.Label = "accepted" if outcome == "accepted" else "argmax"
+    return queries.entropy_label_ranks(sample.connection, label, by_group=by_group, by_depth=by_depth)
+
+
+def _row(
+    sample: Sample, key: dict[str, Any], group: str, sums: pd.DataFrame, resampling: Resampling
+) -> dict[str, Any]:
+    which = key["entropy"]
+    columns = ["n", f"sum_{which}", "sum_y", f"sum_{which}_sq", "sum_yy", f"sum_{which}_y"]
+    prompts = sample.clusters.prompts(group)
+    by_prompt = sums.set_index("prompt")[columns].reindex(prompts, fill_value=0)
+    rho = spearman_from_sums(
+        by_prompt.to_numpy(dtype=np.float64), resampling, names=(f"the {which} entropy", key["outcome"])
+    )
+    return put(key, {"rho": rho}, n_nodes=rho.n, n_prompts=rho.n_prompts)
+
+
+def _order(sample: Sample) -> Any:
+    groups = (*sample.clusters.groups, ALL)
+
+    def key(row: dict[str, Any]) -> tuple[int, ...]:
+        group = groups.index(row[sample.clusters.by])
+        outcome = list(OUTCOMES).index(row["outcome"])
+        return outcome, ENTROPIES.index(row["entropy"]), group, row["depth"] or 0
+
+    return key
+
+
+def simpson_notes(frame: pd.DataFrame, by: str) -> list[str]:
+    """Whether the pooled sign of rho holds in every group and depth, one sentence an entropy and outcome."""
+    notes = []
+    for (outcome, which), part in frame.groupby(["outcome", "entropy"], sort=False):
+        pooled = part[(part[by] == ALL) & part["depth"].isna()]["rho"].iloc[0]
+        cells = part[(part[by] != ALL) & part["depth"].notna() & part["rho"].notna()]
+        if pd.isna(pooled) or cells.empty:
+            continue
+        against = cells[np.sign(cells["rho"]) != np.sign(pooled)]
+        clear = against[(against["rho_lo"] > 0) | (against["rho_hi"] < 0)]
+        notes.append(
+            f"Simpson check, {which} entropy with {outcome}: pooled rho {pooled:.3f}; the sign is the other "
+            f"in {len(against)} of {len(cells)} cells of {by} and depth, {len(clear)} of them clear of 0"
+        )
+    return notes
