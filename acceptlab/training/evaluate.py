@@ -11,7 +11,7 @@ from torch import Tensor
 
 from acceptlab.training.chain_losses import branch_value, path_value, wtv_value
 from acceptlab.training.corpus import Batch, Example, make_batch
-from acceptlab.training.drafters import CausalDrafter
+from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.training.losses import Scores
 
 _COVER = 4
@@ -90,7 +90,7 @@ def evaluate(
 def _score(
     drafter: CausalDrafter, batch: Batch, output_weight: Tensor
 ) -> tuple[Scores, Float[Tensor, "rows 4"]]:
-    draft_logits = drafter.output.expand(drafter.draft_logits(batch))
+    draft_logits = drafter.output.expand(drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position))
     target_logits = batch.features @ output_weight.T
     target_probs = target_logits.softmax(dim=-1)
     scores = Scores(draft_logits, target_probs, batch.labels, batch.windows)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from acceptlab.training.llama import LlamaLayer, LlamaStack, attend
+from acceptlab.drafters.llama import LlamaLayer, LlamaStack, attend
 
 
 class StaticDecoder:

@@ -19,11 +19,11 @@ from torch import nn
 
 from acceptlab.errors import RunError, UsageError
 from acceptlab.training.corpus import Example, draw_batches, mean_target_probs
-from acceptlab.training.drafters import CausalDrafter, DrafterConfig, load_drafter, save_drafter
+from acceptlab.drafters.causal import CausalDrafter, DrafterConfig, load_drafter, save_drafter
 from acceptlab.training.evaluate import evaluate
-from acceptlab.training.llama import LlamaStack
+from acceptlab.drafters.llama import LlamaStack
 from acceptlab.training.losses import LossOptions, Scores, check_objective, objective
-from acceptlab.training.output_layer import CutOutput
+from acceptlab.drafters.output_layer import CutOutput
 
 _CHECKPOINT = "checkpoint.pt"
 _SAMPLE_TOKENS = 12_000
@@ -179,9 +179,9 @@ class Trainer:
     def _update(self, batch: Any) -> float:
         drafter, settings = self.drafter, self.settings
         with torch.no_grad():
-            target_probs = drafter.target_probs(batch)
+            target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
         labels = drafter.output.classes(batch.labels)
-        scores = Scores(drafter.draft_logits(batch), target_probs, labels, batch.windows)
+        scores = Scores(drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position), target_probs, labels, batch.windows)
         loss = objective(settings.loss, scores, settings.options)
         if not bool(torch.isfinite(loss)):
             raise RunError(f"the loss is {float(loss)} at step {self.step}: lower the learning rate")

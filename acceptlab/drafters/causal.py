@@ -17,9 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from acceptlab.errors import RunError, UsageError
-from acceptlab.training.corpus import Batch
-from acceptlab.training.llama import LlamaLayer, LlamaShape, LlamaStack, RMSNorm, rotary_tables
-from acceptlab.training.output_layer import CutOutput
+from acceptlab.drafters.llama import LlamaLayer, LlamaShape, LlamaStack, RMSNorm, rotary_tables
+from acceptlab.drafters.output_layer import CutOutput
 
 DRAFTER_KEY = "acceptlab_drafter"
 WEIGHTS_FILE = "model.safetensors"
@@ -109,15 +108,16 @@ class CausalDrafter(nn.Module):
         out: Tensor = self.norm(x)
         return out
 
-    def draft_logits(self, batch: Batch) -> Float[Tensor, "rows classes"]:
-        """Logits over the output classes at the rows of a batch, teacher-forced."""
-        hidden = self.hidden(batch.token_ids)
-        logits: Tensor = self.output(hidden[batch.row_sequence, batch.row_position], self._kept_weight)
+    def row_logits(
+        self,
+        token_ids: Int[Tensor, "sequences length"],
+        sequence: Int[Tensor, " rows"],
+        position: Int[Tensor, " rows"],
+    ) -> Float[Tensor, "rows classes"]:
+        """Logits over the output classes behind these positions of plain sequences."""
+        hidden = self.hidden(token_ids)
+        logits: Tensor = self.output(hidden[sequence, position], self._kept_weight)
         return logits
-
-    def target_probs(self, batch: Batch) -> Float[Tensor, "rows classes"]:
-        """The target's probabilities over the same classes at the same rows."""
-        return self.output.merge(batch.features, batch.log_norms, self._kept_weight)
 
 
 def save_drafter(folder: Path, drafter: CausalDrafter, config: DrafterConfig) -> None:
