@@ -116,7 +116,7 @@ class CausalDrafter(nn.Module):
     ) -> Float[Tensor, "rows classes"]:
         """Logits over the output classes behind these positions of plain sequences."""
         hidden = self.hidden(token_ids)
-        logits: Tensor = self.output(hidden[sequence, position], self._kept_weight)
+        logits: Tensor = self.output(hidden[sequence, position], self.output.stack_weight(self._kept_weight))
         return logits
 
 

@@ -7,9 +7,25 @@ fixed shares. So every id keeps a probability above 0, and divergences from the 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+
+class _CutLinear(torch.autograd.Function):
+    """A linear layer of which only the last row and the bias are trained: no gradient of the frozen rows is made."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, rest_weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return nn.functional.linear(hidden, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
+        hidden, weight = ctx.saved_tensors
+        return grads[0] @ weight, None, grads[0][:, -1] @ hidden, grads[0].sum(dim=0)
 
 
 class CutOutput(nn.Module):
@@ -42,12 +58,16 @@ class CutOutput(nn.Module):
         """Ids with a logit of their own."""
         return len(self.token_ids)
 
+    def stack_weight(self, kept_weight: Float[Tensor, "kept size"]) -> Float[Tensor, "classes size"]:
+        """The whole output matrix: the target's rows of the kept ids (never trained), then the rest class."""
+        return torch.cat([kept_weight, self.rest_weight.detach()[None]])
+
     def forward(
-        self, hidden: Float[Tensor, "*rows size"], kept_weight: Float[Tensor, "kept size"]
-    ) -> Float[Tensor, "*rows classes"]:
-        """Logits of the kept ids and, last, of the rest class; `kept_weight` are the target's rows of the kept ids."""
-        weight = torch.cat([kept_weight, self.rest_weight[None]])
-        return nn.functional.linear(hidden, weight, self.bias)
+        self, hidden: Float[Tensor, "rows size"], weight: Float[Tensor, "classes size"]
+    ) -> Float[Tensor, "rows classes"]:
+        """Logits of the kept ids and, last, of the rest class; `weight` is from `stack_weight`."""
+        out: Tensor = _CutLinear.apply(hidden, weight, self.rest_weight, self.bias)  # type: ignore[no-untyped-call]
+        return out
 
     def classes(self, token_ids: Int[Tensor, "*rows"]) -> Int[Tensor, "*rows"]:
         """Class of every id: its place among the kept ids, or n_kept."""
