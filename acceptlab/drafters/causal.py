@@ -1,7 +1,7 @@
 """The plain causal drafter, and drafter folders: a safetensors file of the trained tensors and a config.json.
 
-The causal drafter reads tokens only, so the collector runs it like any other model. It shares the target's frozen
-embeddings, which are not stored. Heads that read the target's hidden states are in `heads`.
+The causal drafter reads tokens only, so the collector runs it like any other model. It shares the target's
+frozen embeddings, which are not stored. Heads that read the target's hidden states are in `heads`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from acceptlab.errors import RunError, UsageError
 from acceptlab.drafters.llama import LlamaLayer, LlamaShape, LlamaStack, RMSNorm, rotary_tables
 from acceptlab.drafters.output_layer import CutOutput
+from acceptlab.errors import RunError, UsageError
 
 DRAFTER_KEY = "acceptlab_drafter"
 WEIGHTS_FILE = "model.safetensors"
@@ -89,7 +89,7 @@ class CausalDrafter(nn.Module):
 
     @classmethod
     def from_target(cls, target: LlamaStack, layers: tuple[int, ...], output: CutOutput) -> CausalDrafter:
-        """Start from copies of the target's layers (negative numbers count from the end) and of its final norm."""
+        """Start from copies of these layers of the target (negative: from the end) and of its final norm."""
         shape = LlamaShape(**{**target.shape.as_dict(), "n_layers": len(layers)})
         drafter = cls(shape, output, target.embed_tokens.weight)
         for mine, number in zip(drafter.layers, layers, strict=True):
@@ -124,7 +124,8 @@ def save_drafter(folder: Path, drafter: CausalDrafter, config: DrafterConfig) ->
     """Write a drafter folder; floating tensors in 16 bits, each file to a temporary name and renamed."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        name: (t.half() if t.is_floating_point() else t).contiguous() for name, t in drafter.state_dict().items()
+        name: (t.half() if t.is_floating_point() else t).contiguous()
+        for name, t in drafter.state_dict().items()
     }
     weights = folder / WEIGHTS_FILE
     temporary = weights.with_suffix(".safetensors.tmp")
@@ -144,7 +145,9 @@ def load_config(folder: Path) -> DrafterConfig:
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise UsageError(f"'{folder}' holds no drafter: it has no config.json; name a folder that train wrote")
+        raise UsageError(
+            f"'{folder}' holds no drafter: it has no config.json; name a folder that train wrote"
+        )
     try:
         return DrafterConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,8 @@
 """A Llama decoder in plain torch: the layers of the drafters, and batched decoding with a static cache.
 
-Only the architecture. Parameter names are those of the Hugging Face checkpoints, so weights move over by name.
-The static cache is what `generate` needs to sample a hundred sequences at once; the collector has its own, with
-roll-back. Nothing here loads files or draws random numbers.
+Only the architecture. Parameter names are those of the Hugging Face checkpoints, so weights move over by
+name. The static cache is what `generate` needs to sample a hundred sequences at once; the collector has its
+own, with roll-back. Nothing here loads files or draws random numbers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class LlamaShape:
         """Read the sizes of a `LlamaConfig`.
 
         Raises:
-            UsageError: another architecture, scaled rotary embeddings or biases, which this decoder does not have.
+            UsageError: another architecture, scaled rotary embeddings or biases, which this decoder does not
+            have.
         """
         rope = dict(getattr(config, "rope_parameters", None) or {})
         plain = rope.get("rope_type", "default") == "default" and not getattr(config, "attention_bias", False)
         if config.model_type != "llama" or not plain or getattr(config, "mlp_bias", False):
             raise UsageError(
-                f"model type '{config.model_type}' cannot be trained on here: use a Llama-type target without "
-                "biases or scaled rotary embeddings"
+                f"model type '{config.model_type}' cannot be trained on here: use a Llama-type target "
+                "without biases or scaled rotary embeddings"
             )
         return cls(
             vocab_size=config.vocab_size,
@@ -105,7 +106,10 @@ class MLP(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """One decoder layer. `project` and `finish` stand apart so that the caller can put a cache between them."""
+    """One decoder layer.
+
+    `project` and `finish` stand apart so that the caller can put a cache between them.
+    """
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()

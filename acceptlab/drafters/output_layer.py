@@ -1,8 +1,9 @@
-"""The output layer of the drafters: a cut vocabulary with logits of its own, and one shared logit for the rest.
+"""The output layer of the drafters: logits for a cut vocabulary, and one shared logit for the rest.
 
-The output layer dominates a small drafter's cost, and most of the target's mass lies on a few thousand ids. Those
-have the target's embedding rows as output weights; all other ids share one logit, and split its probability by
-fixed shares. So every id keeps a probability above 0, and divergences from the target stay finite.
+The output layer dominates a small drafter's cost, and most of the target's mass lies on a few thousand ids.
+Those have the target's embedding rows as output weights; all other ids share one logit, and split its
+probability by fixed shares. So every id keeps a probability above 0, and divergences from the target stay
+finite.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from torch import Tensor, nn
 
 
 class _CutLinear(torch.autograd.Function):
-    """A linear layer of which only the last row and the bias are trained: no gradient of the frozen rows is made."""
+    """A linear layer of which only the last row and the bias are trained.
+
+    No gradient of the frozen rows is made.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, rest_weight: Tensor, bias: Tensor) -> Tensor:
@@ -33,7 +37,8 @@ class CutOutput(nn.Module):
 
     Args:
         token_ids: the kept ids, each once.
-        rest_shares: how the rest class splits over the whole vocabulary; entries of kept ids are ignored, the others
+        rest_shares: how the rest class splits over the whole vocabulary; entries of kept ids are ignored, the
+        others
             must be above 0.
         hidden_size: width of the input.
     """

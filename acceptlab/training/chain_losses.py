@@ -1,10 +1,10 @@
-"""Objectives of a whole drafted window: accepted length along a trajectory, by path, branch and their relatives.
+"""Objectives of a whole drafted window: accepted length along a trajectory, by path, branch and relatives.
 
-Pure functions on (windows, gamma) tensors of per-position quantities: `accepts` is b = min(1, draft / target) at the
-token that the target sampled, `overlaps` is a = sum of min(target, draft). Masks are prefix-contiguous: a window that
-ends early (behind an EOS, which itself counts) is false from there on. The anchor, the last committed token, is
-context and no position. Every value is a sum over positions and excludes the bonus token; losses divide by gamma, the
-fixed width of the window, never by the number of valid positions.
+Pure functions on (windows, gamma) tensors of per-position quantities: `accepts` is b = min(1, draft / target)
+at the token that the target sampled, `overlaps` is a = sum of min(target, draft). Masks are prefix-
+contiguous: a window that ends early (behind an EOS, which itself counts) is false from there on. The anchor,
+the last committed token, is context and no position. Every value is a sum over positions and excludes the
+bonus token; losses divide by gamma, the fixed width of the window, never by the number of valid positions.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def mask_after_eos(is_eos: Mask) -> Mask:
 
 
 def accept_probs(draft_log_probs: Steps, target_log_probs: Steps) -> Steps:
-    """b = min(1, draft / target) at tokens drawn from that very target; gradient 0 where the draft is at least it.
+    """Acceptance min(1, draft / target) of tokens drawn from that target; no gradient where it is 1.
 
-    The target's log probabilities are detached. Tokens drawn in any other way (greedily, from a truncated target)
-    make every estimate below biased.
+    The target's log probabilities are detached. Tokens drawn in any other way (greedily, from a truncated
+    target) make every estimate below biased.
     """
     ratio = draft_log_probs - target_log_probs.detach()
     return torch.where(ratio < 0, ratio, torch.zeros_like(ratio)).exp()
@@ -52,15 +52,16 @@ def _before(values: Steps) -> Steps:
 
 
 def path_value(accepts: Steps, mask: Mask) -> Values:
-    """Sum over k of B_k, the product of b_1..b_k: unbiased for the expected accepted length (REAL, path form)."""
+    """Sum over k of B_k, the product of b_1..b_k.
+
+    Unbiased for the expected accepted length (REAL, path form).
+    """
     valid = torch.where(mask, accepts, torch.zeros_like(accepts))
     return valid.cumprod(dim=-1).sum(dim=-1)
 
 
-def branch_value(
-    accepts: Steps, overlaps: Steps, mask: Mask, *, detach_prefix: bool = False
-) -> Values:
-    """Sum over k of B_(k-1) a_k: unbiased too, each term with at most the variance of its path counterpart (REAL).
+def branch_value(accepts: Steps, overlaps: Steps, mask: Mask, *, detach_prefix: bool = False) -> Values:
+    """Sum over k of B_(k-1) a_k (REAL): unbiased too, no term varies more than its path counterpart.
 
     The aggregate has no such guarantee. `detach_prefix` drops the gradient through B_(k-1), an ablation.
     """
@@ -70,7 +71,10 @@ def branch_value(
 
 
 def wtv_value(overlaps: Steps, mask: Mask) -> Values:
-    """Sum over k of a_1 ... a_k along a trajectory (WTV): biased for the accepted length unless steps do not covary."""
+    """Sum over k of a_1 ...
+
+    A_k along a trajectory (WTV): biased for the accepted length unless steps do not covary.
+    """
     return torch.where(mask, overlaps, torch.zeros_like(overlaps)).cumprod(dim=-1).sum(dim=-1)
 
 
@@ -88,7 +92,7 @@ def truncate_mask(mask: Mask, depth: int) -> Mask:
 
 
 def length_loss(values: Values, gamma: int, *, variance_weight: float = 0.0) -> Float[Tensor, ""]:
-    """1 - mean(value) / gamma, plus a penalty on the variance of value / gamma over windows (REAL-V) where asked."""
+    """1 - mean(value) / gamma, plus a penalty on the variance of value / gamma over windows (REAL-V)."""
     scaled = values / gamma
     loss = 1 - scaled.mean()
     if variance_weight:
@@ -99,9 +103,9 @@ def length_loss(values: Values, gamma: int, *, variance_weight: float = 0.0) -> 
 def vsd_loss(accepts: Steps, cross_entropies: Steps, mask: Mask) -> Float[Tensor, ""]:
     """Cross-entropy of each window weighted by the chance that it passes whole; our reading of VSD.
 
-    VSD (arXiv 2602.05774) maximises E[log kappa] - KL(draft || target), kappa being the probability that the whole
-    proposal is accepted. Along target-sampled trajectories we weight by the detached path acceptance of the window,
-    normalised over the windows of the batch that have a valid position, and divide by gamma.
+    VSD (arXiv 2602.05774) maximises E[log kappa] - KL(draft || target), kappa being the probability that the
+    whole proposal is accepted. Along target-sampled trajectories we weight by the detached path acceptance of
+    the window, normalised over the windows of the batch that have a valid position, and divide by gamma.
     """
     kept = torch.where(mask, accepts.detach(), torch.ones_like(accepts)).prod(dim=-1)
     weights = kept * mask.any(dim=-1)
@@ -114,11 +118,11 @@ def vsd_loss(accepts: Steps, cross_entropies: Steps, mask: Mask) -> Float[Tensor
 def dblast_value(
     draft_log_probs: Steps, target_log_probs: Steps, mask: Mask, *, threshold: float = -4.0
 ) -> Values:
-    """Sum of prefix products of b, cut where a prefix's log ratio falls under `threshold`; our reading of DBLast.
+    """Sum of prefix products of b, cut where the log ratio falls under `threshold`; our reading of DBLast.
 
-    DBLast (arXiv 2608.05448) builds a surrogate of the accepted length from prefix products of the log importance
-    ratios min(0, log draft - log target), with a threshold under which the suffix is dropped. The threshold's value
-    and the hard cut are ours.
+    DBLast (arXiv 2608.05448) builds a surrogate of the accepted length from prefix products of the log
+    importance ratios min(0, log draft - log target), with a threshold under which the suffix is dropped. The
+    threshold's value and the hard cut are ours.
     """
     ratio = draft_log_probs - target_log_probs.detach()
     logs = torch.where(mask & (ratio < 0), ratio, torch.zeros_like(ratio)).cumsum(dim=-1)

@@ -1,6 +1,7 @@
 """Trajectories in memory: examples, the held-out split, batches, and which ids the drafters keep.
 
-Reads what `trajectories` wrote. No model runs here; the target's soft labels come from its stored hidden states.
+Reads what `trajectories` wrote. No model runs here; the target's soft labels come from its stored hidden
+states.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ HELD_OUT_EVERY = 25
 
 @dataclass(frozen=True)
 class Example:
-    """One trajectory. `features` are rows for tokens shared_len.. of prompt + output, memory-mapped float16."""
+    """One trajectory.
+
+    `features` are rows for tokens shared_len.. of prompt + output, memory-mapped float16.
+    """
 
     item: int
     domain: str
@@ -48,9 +52,9 @@ class Example:
 class Batch:
     """Padded trajectories with the positions that are trained on, one row a predicted token.
 
-    `token_ids` (sequences, length) is right-padded. Row n belongs to sequence `row_sequence[n]`, is predicted at
-    position `row_position[n]` and has the label `labels[n]`. `windows` (windows, gamma) points into the rows, -1 past
-    the end of a trajectory.
+    `token_ids` (sequences, length) is right-padded. Row n belongs to sequence `row_sequence[n]`, is predicted
+    at position `row_position[n]` and has the label `labels[n]`. `windows` (windows, gamma) points into the
+    rows, -1 past the end of a trajectory.
     """
 
     token_ids: Int[Tensor, "sequences length"]
@@ -73,7 +77,7 @@ def load_examples(folders: Sequence[Path], *, min_output_len: int = 4) -> list[E
     Raises:
         UsageError: no part there, or parts without hidden states.
     """
-    examples = []
+    examples: list[Example] = []
     for folder in folders:
         parts = list_parts(folder)
         if not parts:
@@ -114,7 +118,8 @@ def make_batch(examples: Sequence[Example], *, gamma: int, offsets: Sequence[int
     Args:
         examples: the trajectories.
         gamma: window length.
-        offsets: of every example, how many output tokens lie before its first full window (0 to gamma - 1); together
+        offsets: of every example, how many output tokens lie before its first full window (0 to gamma - 1);
+        together
             with the tokens before it they make a window of their own, which is shorter.
     """
     length = max(len(e.token_ids) for e in examples) - 1
@@ -179,7 +184,10 @@ def _group(examples: Sequence[Example], order: np.ndarray, batch_tokens: int) ->
 def mean_target_probs(
     examples: Sequence[Example], output_weight: Float[Tensor, "vocab size"], *, max_tokens: int
 ) -> Float[Tensor, " vocab"]:
-    """The target's mean next-token distribution along a spread of the examples: which ids are worth keeping."""
+    """The target's mean next-token distribution along a spread of the examples.
+
+    Which ids are worth keeping.
+    """
     total = torch.zeros(len(output_weight), dtype=torch.float64)
     n_tokens = 0
     stride = max(1, sum(e.output_len for e in examples) // max_tokens)

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.training.chain_losses import branch_value, path_value, wtv_value
 from acceptlab.training.corpus import Batch, Example, make_batch
-from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.training.losses import Scores
 
 _COVER = 4
@@ -21,10 +21,11 @@ _COVER = 4
 class HeldOut:
     """Means over held-out rows; lengths are means over windows of gamma tokens, without the bonus token.
 
-    `overlap` is the mean of the sum of min(target, draft), `match` the share of equal argmaxes, `cover` the share of
-    the target's argmax among the draft's four best, `kl` the mean KL(target || draft) in nats. `branch`, `path` and
-    `product` estimate the accepted length: the last one from the mean overlaps, as if steps were independent.
-    `covariances` are those of adjacent positions, of b_i and a_(i+1), i = 1..gamma-1, over complete windows.
+    `overlap` is the mean of the sum of min(target, draft), `match` the share of equal argmaxes, `cover` the
+    share of the target's argmax among the draft's four best, `kl` the mean KL(target || draft) in nats.
+    `branch`, `path` and `product` estimate the accepted length: the last one from the mean overlaps, as if
+    steps were independent. `covariances` are those of adjacent positions, of b_i and a_(i+1), i = 1..gamma-1,
+    over complete windows.
     """
 
     overlap: float
@@ -71,12 +72,15 @@ def evaluate(
         overlaps.append(scores.by_window(scores.overlaps))
         masks.append(scores.mask)
     b, a, mask = torch.cat(accepts), torch.cat(overlaps), torch.cat(masks)
-    means = (sums / n_tokens).tolist()
+    overlap, match, cover, kl = (sums / n_tokens).tolist()
     mean_steps = a.sum(dim=0) / mask.sum(dim=0)
     whole = mask.all(dim=1)
     pairs = ((b[whole, :-1] - b[whole, :-1].mean(0)) * (a[whole, 1:] - a[whole, 1:].mean(0))).mean(0)
     return HeldOut(
-        *means,
+        overlap=overlap,
+        match=match,
+        cover=cover,
+        kl=kl,
         branch=float(branch_value(b, a, mask).mean()),
         path=float(path_value(b, mask).mean()),
         product=float(mean_steps.cumprod(0).sum()),
@@ -90,7 +94,9 @@ def evaluate(
 def _score(
     drafter: CausalDrafter, batch: Batch, output_weight: Tensor
 ) -> tuple[Scores, Float[Tensor, "rows 4"]]:
-    draft_logits = drafter.output.expand(drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position))
+    draft_logits = drafter.output.expand(
+        drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position)
+    )
     target_logits = batch.features @ output_weight.T
     target_probs = target_logits.softmax(dim=-1)
     scores = Scores(draft_logits, target_probs, batch.labels, batch.windows)

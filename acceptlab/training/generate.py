@@ -1,7 +1,8 @@
 """The target writes training text: its own prompts, then answers to them, both sampled at temperature 1.
 
-Sampling works on a decoder and token ids; files are written in `trajectories`. Every item draws its uniforms from a
-stream of its own, so neither the batch size nor an interruption changes what is drawn (rounding of the logits aside).
+Sampling works on a decoder and token ids; files are written in `trajectories`. Every item draws its uniforms
+from a stream of its own, so neither the batch size nor an interruption changes what is drawn (rounding of the
+logits aside).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from acceptlab.training.static_cache import StaticDecoder
 _SELECT_SHARE = 0.8
 """Finished rows are dropped from the batch once fewer than this share of its rows is still running."""
 PROMPT_TEMPERATURE = 0.8
-"""Of the prompts only: a small target left at 1 writes requests stranger than any user's. Answers are at 1."""
+"""Of the prompts only:
+
+A small target left at 1 writes requests stranger than any user's. Answers are at 1.
+"""
 _MARK = "\u241f"
 
 
@@ -83,9 +87,9 @@ class ChatFrame:
 class Sampled:
     """What one row produced.
 
-    `features` holds the target's normed last hidden states, float16, one row a token from position shared_len on: row
-    j predicted token shared_len + j of prompt + output. Log probabilities (nats) and log normalisers of the logits
-    are those of the output's tokens.
+    `features` holds the target's normed last hidden states, float16, one row a token from position shared_len
+    on: row j predicted token shared_len + j of prompt + output. Log probabilities (nats) and log normalisers
+    of the logits are those of the output's tokens.
     """
 
     token_ids: list[int]
@@ -105,7 +109,10 @@ class Drawn:
 
 
 def draw_rows(logits: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"] | None) -> Drawn:
-    """One token a row: inverse transform of the softmax at the given uniforms, or the argmax where there are none."""
+    """One token a row.
+
+    Inverse transform of the softmax at the given uniforms, or the argmax where there are none.
+    """
     top = logits.amax(dim=-1, keepdim=True)
     cumulative = (logits - top).exp_().cumsum_(dim=-1)
     total = cumulative[:, -1:]
@@ -193,7 +200,7 @@ def write_prompts(
     seed: int,
     max_tokens: int = 48,
 ) -> list[str | None]:
-    """Let the target complete user turns; a cut turn ends at its last whole sentence, None where it is not usable.
+    """Let the target complete user turns; a cut turn ends at its last whole sentence, None where unusable.
 
     Args:
         decoder: the target.

@@ -1,7 +1,8 @@
-"""Losses of one position: what a draft distribution loses against the target's, whatever comes before and after.
+"""Losses of one position: what a draft distribution loses against the target's, whatever comes around it.
 
-Pure functions on logits and probabilities; every one returns one value a row, in nats where it is a logarithm, and
-lets gradients flow into `draft_logits` only. The target is data. Sequence-level objectives are in `chain_losses`.
+Pure functions on logits and probabilities; every one returns one value a row, in nats where it is a
+logarithm, and lets gradients flow into `draft_logits` only. The target is data. Sequence-level objectives are
+in `chain_losses`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def cross_entropy(draft_logits: Logits, token_ids: Tokens) -> Rows:
 
 
 def kl_forward(draft_logits: Logits, target_probs: Logits) -> Rows:
-    """KL(target || draft): the distillation loss of DistillSpec (arXiv 2310.08461); gradient: draft - target."""
+    """KL(target || draft).
+
+    The distillation loss of DistillSpec (arXiv 2310.08461); gradient: draft - target.
+    """
     draft_logs = draft_logits.log_softmax(dim=-1)
     return (torch.xlogy(target_probs, target_probs) - target_probs * draft_logs).sum(dim=-1)
 
@@ -43,8 +47,8 @@ def kl_reverse(draft_logits: Logits, target_probs: Logits) -> Rows:
 def overlap(draft_logits: Logits, target_probs: Logits) -> Rows:
     """Sum of min(target, draft): the probability that lossless verification accepts a sampled token.
 
-    Its gradient in the draft is 1 where the draft is below the target and 0 elsewhere; at equality 0 is taken, so that
-    a draft equal to the target is a stationary point.
+    Its gradient in the draft is 1 where the draft is below the target and 0 elsewhere; at equality 0 is
+    taken, so that a draft equal to the target is a stationary point.
     """
     draft_probs = draft_logits.softmax(dim=-1)
     return torch.where(draft_probs < target_probs, draft_probs, target_probs).sum(dim=-1)
@@ -58,8 +62,8 @@ def total_variation(draft_logits: Logits, target_probs: Logits) -> Rows:
 def log_acceptance(draft_logits: Logits, target_probs: Logits) -> Rows:
     """-log overlap (LK-alpha). Gradient: that of the total variation, divided by the overlap.
 
-    The overlap is kept away from 0 by the smallest normal number of its type: disjoint supports give a large finite
-    loss whose gradient is 0, because no small step of the logits changes their overlap.
+    The overlap is kept away from 0 by the smallest normal number of its type: disjoint supports give a large
+    finite loss whose gradient is 0, because no small step of the logits changes their overlap.
     """
     value = overlap(draft_logits, target_probs)
     return -value.clamp_min(torch.finfo(value.dtype).tiny).log()
@@ -68,8 +72,8 @@ def log_acceptance(draft_logits: Logits, target_probs: Logits) -> Rows:
 def renyi_half(draft_logits: Logits, target_probs: Logits) -> Rows:
     """Renyi divergence of order 1/2: -2 log of the sum of sqrt(target * draft). Gradient: draft - tilted.
 
-    `tilted` is sqrt(target * draft), normalised. Summed as logarithms, so that a draft that almost excludes the
-    target's tokens keeps a finite gradient.
+    `tilted` is sqrt(target * draft), normalised. Summed as logarithms, so that a draft that almost excludes
+    the target's tokens keeps a finite gradient.
     """
     draft_logs = draft_logits.log_softmax(dim=-1)
     return -2 * torch.logsumexp(0.5 * (draft_logs + target_probs.log()), dim=-1)
@@ -87,7 +91,7 @@ def static_lk(
 
 
 def adaptive_lk(draft_logits: Logits, target_probs: Logits, *, eta: float = 3.0) -> Rows:
-    """LK-lambda: mix * KL + (1 - mix) * TV with mix = exp(-eta * overlap), detached, a value of its own per position.
+    """LK-lambda: mix * KL + (1 - mix) * TV with mix = exp(-eta * overlap), detached, for each position.
 
     The schedule is the published one; that KL and TV are mixed convexly by it is our reading.
     """
@@ -105,14 +109,18 @@ def adaptive_mix(overlaps: Rows, *, eta: float = 3.0) -> Rows:
 def overlap_bounds(divergence: Rows) -> tuple[Rows, Rows]:
     """Lower and upper bound of the overlap given the Renyi-1/2 divergence; both are attained.
 
-    Between 1 - sqrt(1 - exp(-D)) and exp(-D / 2); the lower one is written without cancellation, D = inf gives 0, 0.
+    Between 1 - sqrt(1 - exp(-D)) and exp(-D / 2); the lower one is written without cancellation, D = inf
+    gives 0, 0.
     """
     decay = torch.exp(-divergence)
     return decay / (1 + torch.sqrt(-torch.expm1(-divergence))), torch.exp(-divergence / 2)
 
 
 class _SoftCrossEntropy(torch.autograd.Function):
-    """Cross-entropy against soft labels in few passes over memory: the output layer dominates a training step."""
+    """Cross-entropy against soft labels in few passes over memory.
+
+    The output layer dominates a training step.
+    """
 
     @staticmethod
     def forward(ctx: Any, draft_logits: Tensor, target_probs: Tensor) -> Tensor:
@@ -130,7 +138,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
 def soft_cross_entropy(
     draft_logits: Float[Tensor, "rows vocab"], target_probs: Float[Tensor, "rows vocab"]
 ) -> Float[Tensor, " rows"]:
-    """KL(target || draft) plus the target's entropy: the same gradient as `kl_forward`, at a fraction of the time.
+    """KL(target || draft) plus the target's entropy: the gradient of `kl_forward` at a fraction of the time.
 
     Rows of `target_probs` must sum to 1.
     """

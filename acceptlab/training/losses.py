@@ -1,7 +1,8 @@
 """Every training objective by name: from logits along trajectories to one number to go down.
 
-Here the losses of single positions (`local_losses`), the values of windows (`chain_losses`) and the position weights
-come together. Pure functions; denominators are fixed: a per-position loss is summed over a window and divided by gamma.
+Here the losses of single positions (`local_losses`), the values of windows (`chain_losses`) and the position
+weights come together. Pure functions; denominators are fixed: a per-position loss is summed over a window and
+divided by gamma.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ Auxiliary = Literal["ce", "dpace-ce", "kl", "none"]
 class LossOptions:
     """Terms and ablations; only the objectives that have a term look at it.
 
-    `aux_weight` is the coefficient of the auxiliary term of the length objectives, which the papers do not publish:
-    0.1 is our choice. `temperature` divides the draft's logits and sharpens or flattens the target alike.
+    `aux_weight` is the coefficient of the auxiliary term of the length objectives, which the papers do not
+    publish: 0.1 is our choice. `temperature` divides the draft's logits and sharpens or flattens the target
+    alike.
     """
 
     aux: Auxiliary = "ce"
@@ -130,7 +132,10 @@ LOCAL: dict[str, Local] = {
     "static-lk": lambda s, o: o.ce_weight * -s.log_probs + (1 - o.ce_weight) * (1 - s.overlaps),
     "adaptive-lk": lambda s, o: local.adaptive_lk(s.draft_logits, s.target_probs, eta=o.eta),
 }
-"""Objectives that are a plain mean over positions. "kl" is shifted by the target's entropy, which no draft changes."""
+"""Objectives that are a plain mean over positions.
+
+"kl" is shifted by the target's entropy, which no draft changes.
+"""
 
 LENGTH = ("real", "wtv", "eal", "dblast")
 WEIGHTED = ("dpace", "dpal")
@@ -140,8 +145,8 @@ OBJECTIVES = (*LOCAL, *LENGTH, *WEIGHTED, "vsd")
 def objective(name: str, scores: Scores, options: LossOptions | None = None) -> Float[Tensor, ""]:
     """The loss of this name.
 
-    `dpace` weighs cross-entropy and `dpal` Renyi-1/2 unless `base` names another local loss. Length objectives are
-    1 - value / gamma plus `aux_weight` times the auxiliary term.
+    `dpace` weighs cross-entropy and `dpal` Renyi-1/2 unless `base` names another local loss. Length
+    objectives are 1 - value / gamma plus `aux_weight` times the auxiliary term.
 
     Raises:
         UsageError: unknown name, or an option out of range.

@@ -1,4 +1,7 @@
-"""Weights of the positions of a window: how much the accepted length hangs on each of them (D-PACE, D-PAL)."""
+"""Weights of the positions of a window.
+
+How much the accepted length hangs on each of them (D-PACE, D-PAL).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ def position_weights(
 ) -> Float[Tensor, "*windows gamma"]:
     """w_t = sum over j >= t of R_j, with R_t the product of s_i = rho + (1 - rho) alpha_i up to t; detached.
 
-    With alpha the draft's probability of the token this is D-PACE (rho 0.5), with the overlap D-PAL (rho 0.3). Masked
-    positions are left out as if they were not there and get weight 0. Nothing is normalised: with rho = 0 the sum of
-    w_t times a loss whose gradient is that of -log alpha_t has exactly the gradient of minus the sum of products of
-    alpha; alpha_1 = 0 then zeroes every weight. With rho > 0 the weights are no gradient of anything.
+    With alpha the draft's probability of the token this is D-PACE (rho 0.5), with the overlap D-PAL (rho
+    0.3). Masked positions are left out as if they were not there and get weight 0. Nothing is normalised:
+    with rho = 0 the sum of w_t times a loss whose gradient is that of -log alpha_t has exactly the gradient
+    of minus the sum of products of alpha; alpha_1 = 0 then zeroes every weight. With rho > 0 the weights are
+    no gradient of anything.
 
     Args:
         alphas: acceptance proxies in [0, 1].

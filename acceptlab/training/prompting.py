@@ -1,7 +1,7 @@
 """What the target is asked to write prompts from, and which of them are kept. Pure functions on text.
 
-The target completes user turns: one quarter of the candidates starts from nothing, the others from a few first words
-of our own (`openers.txt`), by domain in turn. No benchmark and no study prompt is ever involved.
+The target completes user turns: one quarter of the candidates starts from nothing, the others from a few
+first words of our own (`openers.txt`), by domain in turn. No benchmark and no study prompt is ever involved.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ _MIN_WORDS = 3
 _MIN_LETTER_SHARE = 0.5
 
 _CODE = re.compile(
-    r"```|\b(python|javascript|java|sql|html|css|bash|c\+\+|code|function that|program|script|regex|regular expression"
-    r"|def |class |algorithm|api|linked list|array|string|loop|pandas|unit test|variable)\b"
+    r"```|\b(python|javascript|java|sql|html|css|bash|c\+\+|code|function that|program|script|regex"
+    r"|regular expression|def |class |algorithm|api|linked list|array|string|loop|pandas"
+    r"|unit test|variable)\b"
 )
 _LOGIC = re.compile(
-    r"\b(logic|logical|riddle|puzzle|premise|conclusion|valid|argument|syllogism|true or false|statement|liar|knights"
-    r"|taller than|older than|next in the sequence|next number|suspects?|which of these does not|if all|if no |if it"
+    r"\b(logic|logical|riddle|puzzle|premise|conclusion|valid|argument|syllogism|true or false|statement|liar"
+    r"|knights|taller than|older than|next in the sequence|next number|suspects?|which of these does not"
+    r"|if all|if no |if it"
     r"|all \w+ are|some \w+ are|no \w+ are|every \w+ (is|has)|sit in a row|three boxes|odd one out)\b"
 )
 _MATH = re.compile(
-    r"\d\s*[-+*/=^]\s*\d|\b(equation|solve|calculate|compute|sum|area|perimeter|probability|derivative|integral|percent"
-    r"|average|ratio|fraction|how many|how much|how far|cost|triangle|rectangle|circle|angle|number|simplify|evaluate"
-    r"|prove|mph|miles|dollars|divide|multiply)\b|\d+\s*%"
+    r"\d\s*[-+*/=^]\s*\d|\b(equation|solve|calculate|compute|sum|area|perimeter|probability|derivative|integral"
+    r"|percent|average|ratio|fraction|how many|how much|how far|cost|triangle|rectangle|circle|angle|number"
+    r"|simplify|evaluate|prove|mph|miles|dollars|divide|multiply)\b|\d+\s*%"
 )
 
 
@@ -107,6 +109,9 @@ def is_usable(text: str) -> bool:
 
 
 def trim_to_sentence(text: str) -> str:
-    """The part up to the last sentence end (or line end) of a turn that was cut by the length limit; may be empty."""
+    """The part up to the last sentence end (or line end) of a turn that was cut by the length limit.
+
+    May be empty.
+    """
     ends = [match.end() for match in re.finditer(r"[.?!](?=\s|$)|\n", text)]
     return text[: ends[-1]].strip() if ends else ""

@@ -1,7 +1,7 @@
 """Batched decoding of a Llama stack with a static key-value cache; rows of different lengths, left-aligned.
 
-A slot is a position, so rows need no padding mask: what a longer neighbour left in a row's slots lies beyond the
-row's own position, where nothing looks, until the row writes there itself. Sampling is the caller's.
+A slot is a position, so rows need no padding mask: what a longer neighbour left in a row's slots lies beyond
+the row's own position, where nothing looks, until the row writes there itself. Sampling is the caller's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class StaticDecoder:
     ) -> Float[Tensor, "batch tail size"]:
         """Fill the cache with the prompts and leave room for more tokens.
 
-        The first `shared_len` tokens are equal in all prompts and run once. Returns the normed hidden states from
-        position shared_len - 1 on; row i is meaningful up to the end of prompt i (index len - shared_len).
+        The first `shared_len` tokens are equal in all prompts and run once. Returns the normed hidden states
+        from position shared_len - 1 on; row i is meaningful up to the end of prompt i (index len -
+        shared_len).
         """
         shape = self.stack.shape
         lens = torch.tensor([len(ids) for ids in prompts])
@@ -81,7 +82,8 @@ class StaticDecoder:
             assert isinstance(layer, LlamaLayer)
             query, key, value = layer.project(x, rotary)
             keys[rows, :, self.positions], values[rows, :, self.positions] = key[:, :, 0], value[:, :, 0]
-            # Query heads of one key head are the rows of one small product: no copy of the cache for its groups.
+            # Query heads of one key head are the rows of one small product: no copy of the cache for its
+            # groups.
             grouped = query.reshape(batch, shape.n_kv_heads, -1, shape.head_dim) * scale
             weights = (grouped @ keys[:, :, :end].transpose(-1, -2)).add_(bias).softmax(dim=-1)
             attended = weights @ values[:, :, :end]

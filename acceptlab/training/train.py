@@ -1,7 +1,7 @@
 """The training loop: AdamW on batches of trajectories, with held-out measures and resumable checkpoints.
 
-A run is a folder: `settings.json`, `log.jsonl` (one line a report), `checkpoint.pt` (everything to go on from), and
-the drafter folders `best/` (highest held-out overlap so far) and `last/`.
+A run is a folder: `settings.json`, `log.jsonl` (one line a report), `checkpoint.pt` (everything to go on
+from), and the drafter folders `best/` (highest held-out overlap so far) and `last/`.
 """
 
 from __future__ import annotations
@@ -10,59 +10,26 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from acceptlab.errors import RunError, UsageError
-from acceptlab.training.corpus import Example, draw_batches, mean_target_probs
 from acceptlab.drafters.causal import CausalDrafter, DrafterConfig, load_drafter, save_drafter
-from acceptlab.training.evaluate import evaluate
 from acceptlab.drafters.llama import LlamaStack
-from acceptlab.training.losses import LossOptions, Scores, check_objective, objective
 from acceptlab.drafters.output_layer import CutOutput
+from acceptlab.errors import RunError, UsageError
+from acceptlab.training.corpus import Batch, Example, draw_batches, mean_target_probs
+from acceptlab.training.evaluate import evaluate
+from acceptlab.training.losses import Scores, objective
+from acceptlab.training.settings import TrainSettings
 
 _CHECKPOINT = "checkpoint.pt"
 _SAMPLE_TOKENS = 12_000
 _SMOOTHING = 1e-7
 """Added to the mean target distribution, so that ids never seen still share in the rest class."""
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """Everything that decides a training run; `init` is a drafter folder to go on from, or empty."""
-
-    target: str
-    data: tuple[str, ...]
-    loss: str = "kl"
-    options: LossOptions = field(default_factory=LossOptions)
-    init: str = ""
-    layers: tuple[int, ...] = (0, -1)
-    n_kept: int = 8192
-    steps: int = 500
-    batch_tokens: int = 1800
-    gamma: int = 8
-    learning_rate: float = 1e-3
-    warmup_steps: int = 20
-    final_share: float = 0.05
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    seed: int = 0
-    report_every: int = 100
-    held_out_items: int = 40
-
-    def __post_init__(self) -> None:
-        check_objective(self.loss, self.options)
-        for name in ("steps", "batch_tokens", "gamma", "report_every", "held_out_items", "n_kept"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
@@ -135,7 +102,8 @@ class Trainer:
             for name, value in wanted.items():
                 if stored.get(name) != value:
                     raise UsageError(
-                        f"{self.folder} was begun with {name} = {stored.get(name)}, not {value}: use another output"
+                        f"{self.folder} was begun with {name} = {stored.get(name)}, not {value}: "
+                        "use another output"
                     )
         else:
             path.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
@@ -176,12 +144,17 @@ class Trainer:
                 began, n_tokens, losses = time.monotonic(), 0, []
         return self.best
 
-    def _update(self, batch: Any) -> float:
+    def _update(self, batch: Batch) -> float:
         drafter, settings = self.drafter, self.settings
         with torch.no_grad():
             target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
         labels = drafter.output.classes(batch.labels)
-        scores = Scores(drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position), target_probs, labels, batch.windows)
+        scores = Scores(
+            drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position),
+            target_probs,
+            labels,
+            batch.windows,
+        )
         loss = objective(settings.loss, scores, settings.options)
         if not bool(torch.isfinite(loss)):
             raise RunError(f"the loss is {float(loss)} at step {self.step}: lower the learning rate")
@@ -194,9 +167,7 @@ class Trainer:
         return float(loss.detach())
 
     def _report(self, loss: float, tokens_per_s: float) -> None:
-        measured = evaluate(
-            self.drafter, self.held_out, self.target.output_weight, gamma=self.settings.gamma
-        )
+        measured = evaluate(self.drafter, self.held_out, self.target.output_weight, gamma=self.settings.gamma)
         line = {
             "step": self.step,
             "loss": round(loss, 5),

@@ -1,8 +1,8 @@
 """Training text on disk: Parquet parts of trajectories and float16 hidden states beside them, resumable.
 
-One part is one batch of candidates. A part is written to a temporary name and renamed, its features first, so a part
-that is there is whole; parts present are skipped. `trajectories.json` holds the settings, and other settings in the
-same folder are refused.
+One part is one batch of candidates. A part is written to a temporary name and renamed, its features first, so
+a part that is there is whole; parts present are skipped. `trajectories.json` holds the settings, and other
+settings in the same folder are refused.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Progress:
 
 
 def open_folder(folder: Path, settings: TrajectorySettings) -> None:
-    """Create the folder with its settings, or check that the settings there are the same (n_prompts may grow).
+    """Create the folder with its settings, or check that those there are the same (n_prompts may grow).
 
     Raises:
         UsageError: another setting in the same folder.
@@ -122,7 +122,10 @@ def read_part(path: Path) -> pa.Table:
 
 
 def features_path(part: Path) -> Path:
-    """Where the hidden states of a part lie: float16 (tokens, size), the rows of its items one after the other."""
+    """Where the hidden states of a part lie.
+
+    Float16 (tokens, size), the rows of its items one after the other.
+    """
     return part.with_suffix(".features.npy")
 
 
@@ -160,10 +163,14 @@ def generate_trajectories(
             rows = (
                 _given_rows(items, given)
                 if given is not None
-                else _own_rows(items, decoder, tokenizer, frame, settings.seed, seen)
+                else _own_rows(
+                    items, decoder=decoder, tokenizer=tokenizer, frame=frame, seed=settings.seed, seen=seen
+                )
             )
             rows = [{**row, "answer": k} for row in rows for k in range(settings.answers_per_prompt)]
-            new_tokens += _answer(part, rows, decoder, tokenizer, frame, settings)
+            new_tokens += _answer(
+                part, rows, decoder=decoder, tokenizer=tokenizer, frame=frame, settings=settings
+            )
         table = read_part(part)
         seen.update(normalise(text) for text in table.column("prompt").to_pylist())
         n_items += len(table) // settings.answers_per_prompt
@@ -177,6 +184,7 @@ def generate_trajectories(
 
 def _own_rows(
     items: range,
+    *,
     decoder: StaticDecoder,
     tokenizer: ChatTokenizer,
     frame: ChatFrame,
@@ -203,6 +211,7 @@ def _given_rows(items: range, given: Sequence[GivenPrompt]) -> list[dict[str, An
 def _answer(
     part: Path,
     rows: list[dict[str, Any]],
+    *,
     decoder: StaticDecoder,
     tokenizer: ChatTokenizer,
     frame: ChatFrame,

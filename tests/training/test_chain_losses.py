@@ -75,7 +75,10 @@ def along(draft: list[Tensor], target: list[Tensor]) -> tuple[Tensor, Tensor, Te
 
 
 def exact_length(draft: list[Tensor], target: list[Tensor]) -> Tensor:
-    """Sum over k and all prefixes of the product of min(target, draft): the expected accepted length itself."""
+    """Sum over k and all prefixes of the product of min(target, draft):
+
+    The expected accepted length itself.
+    """
     total = torch.zeros((), dtype=torch.float64)
     for depth in range(1, len(target) + 1):
         for path in product(range(target[0].shape[-1]), repeat=depth):

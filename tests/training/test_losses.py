@@ -167,7 +167,9 @@ def test_local_gradients_by_finite_differences(name: str) -> None:
             change = change.view_as(logits)
             up, down = (by_name(name, logits + s * change, target, token).sum() for s in (1, -1))
             # Central differences: error of order step^2 plus rounding 1e-16 / step.
-            assert float((up - down) / (2 * step)) == pytest.approx(float(gradient.flatten()[index]), abs=1e-6)
+            assert float((up - down) / (2 * step)) == pytest.approx(
+                float(gradient.flatten()[index]), abs=1e-6
+            )
 
 
 def test_soft_cross_entropy_is_kl_plus_entropy_with_its_gradient() -> None:

@@ -1,0 +1,61 @@
+"""`acceptlab train`: fit a drafter to trajectories, as a TOML file says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    *,
+    config: Annotated[
+        Path, typer.Argument(help="TOML file with a [train] table, such as studies/drafter.toml.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the run; by default under data/drafters.")
+    ] = None,
+    init: Annotated[Path | None, typer.Option(help="Drafter folder to go on from.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Another loss than the file's (ce, kl, real, dpal, ...).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Another number of steps.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed.")] = None,
+) -> None:
+    """Train a drafter on trajectories; the best and the last one are kept as drafter folders.
+
+    Example:  acceptlab train studies/drafter.toml --output data/drafters/mine
+
+    Hot continuation with another loss:  acceptlab train studies/drafter.toml --init data/drafters/mine/best
+    --loss real
+
+    An interrupted run goes on where its last checkpoint was: repeat the command. Use the result with
+    acceptlab collect --draft data/drafters/mine/best
+    """
+    from acceptlab.training.corpus import load_examples
+    from acceptlab.training.settings import read_settings
+    from acceptlab.training.target import load_target
+    from acceptlab.training.train import Trainer
+
+    changes = {"init": None if init is None else str(init), "loss": loss, "steps": steps, "seed": seed}
+    settings = read_settings(config, {name: value for name, value in changes.items() if value is not None})
+    folder = output or Path("data/drafters") / f"{config.stem}-{settings.loss}-seed{settings.seed}"
+    examples = load_examples([Path(name) for name in settings.data])
+    loaded = load_target(settings.target)
+    trainer = Trainer(folder, settings, loaded.stack, examples, _show)
+    n_tokens = sum(example.output_len for example in trainer.train_examples)
+    print(f"{len(trainer.train_examples):,} trajectories, {n_tokens:,} tokens to train on", file=sys.stderr)
+    best = trainer.run()
+    print(f"best held-out overlap {best:.4f}", file=sys.stderr)
+    print(folder / "best")
+
+
+def _show(line: dict[str, Any]) -> None:
+    print(
+        f"step {line['step']:,}  loss {line['loss']:.4f}  overlap {line['overlap']:.4f}  "
+        f"match {line['match']:.4f}  length {line['branch']:.3f} (branch) {line['product']:.3f} (product)  "
+        f"{line['tokens_per_s']:,.0f} tokens/s",
+        file=sys.stderr,
+    )

@@ -1,0 +1,114 @@
+"""Settings of a training run, and reading them from TOML."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from acceptlab.errors import UsageError
+from acceptlab.training.losses import LossOptions, check_objective
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Everything that decides a training run; `init` is a drafter folder to go on from, or empty."""
+
+    target: str
+    data: tuple[str, ...]
+    loss: str = "kl"
+    options: LossOptions = field(default_factory=LossOptions)
+    init: str = ""
+    layers: tuple[int, ...] = (0, -1)
+    n_kept: int = 8192
+    steps: int = 500
+    batch_tokens: int = 1800
+    gamma: int = 8
+    learning_rate: float = 1e-3
+    warmup_steps: int = 20
+    final_share: float = 0.05
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+    report_every: int = 100
+    held_out_items: int = 40
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        check_objective(self.loss, self.options)
+        for name in ("steps", "batch_tokens", "gamma", "report_every", "held_out_items", "n_kept"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not self.learning_rate > 0:
+            raise UsageError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if not self.layers:
+            raise UsageError("layers is empty: name the target's layers to start from, such as [0, -1]")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+
+def read_settings(path: Path, changes: Mapping[str, Any]) -> TrainSettings:
+    """The [train] table of a TOML file, with some values changed; [train.options] are those of the loss.
+
+    Raises:
+        UsageError: no such file, not TOML, an unknown name or a value of the wrong type.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UsageError(f"there is no file '{path}': name a TOML file with a [train] table") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"'{path}' is no TOML file ({error}): correct it") from None
+    values = table.get("train")
+    if not isinstance(values, dict):
+        raise UsageError(f"'{path}' has no [train] table: add one")
+    return make_settings({**values, **changes})
+
+
+def make_settings(values: Mapping[str, Any]) -> TrainSettings:
+    """Check names and types, and fill in defaults.
+
+    Raises:
+        UsageError: an unknown name, or a value of the wrong type.
+    """
+    checked = _checked("train", values, TrainSettings)
+    for name in ("data", "layers"):
+        if name in checked:
+            checked[name] = tuple(checked[name])
+    if "options" in checked:
+        checked["options"] = LossOptions(**_checked("train.options", checked["options"], LossOptions))
+    for name in ("target", "data"):
+        if name not in checked:
+            raise UsageError(f"the [train] table has no '{name}': add it")
+    return TrainSettings(**checked)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "tuple[str, ...]": (list, tuple),
+    "tuple[int, ...]": (list, tuple),
+    "LossOptions": (dict,),
+    "Auxiliary": (str,),
+    "int | None": (int,),
+    "float | None": (int, float),
+    "str | None": (str,),
+}
+
+
+def _checked(table: str, values: Any, kind: type) -> dict[str, Any]:
+    known = {entry.name: str(entry.type) for entry in fields(kind)}
+    for name, value in values.items():
+        if name not in known:
+            raise UsageError(f"unknown setting '{name}' in [{table}]: use one of {', '.join(known)}")
+        expected = _TYPES[known[name]]
+        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+            raise UsageError(f"[{table}] {name} = {value!r} should be of type {known[name]}: correct it")
+    return dict(values)
