@@ -21,7 +21,7 @@ from acceptlab.models import LanguageModel
 from acceptlab.store import RunWriter, open_run
 
 if TYPE_CHECKING:
-    from acceptlab.pairs.load import Pair
+    from acceptlab.pairs import Pair
     from acceptlab.prompts import Prompt
 
 

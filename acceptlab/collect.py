@@ -87,7 +87,7 @@ def collect_prompt(
     """Decode one prompt into rows of the four tables; a prompt that cannot run becomes a row with its reason."""
     token_ids, problem = _encode(pair, prompt)
     keys = {"domain": prompt.domain, "prompt_id": prompt.id}
-    row = {
+    row: dict[str, Any] = {
         **keys,
         "source": prompt.source,
         "prompt_sha256": prompt.sha256,
@@ -120,6 +120,8 @@ def collect_prompt(
     )
     tables: Tables = {}
     for name, parts in rows.items():
+        if not parts:
+            continue
         columns = _stack(parts)
         n_rows = len(next(iter(columns.values()), []))
         tables[name] = {**columns, **{key: [value] * n_rows for key, value in keys.items()}}

@@ -1,7 +1,7 @@
 """What the records say about a context and a node, in one vectorised pass on the models' device.
 
-Boundary: logits and probabilities in, numpy columns of `records.CONTEXTS` and `records.NODES` out. No models, no
-files. Two families, never mixed: the *model distribution* is the softmax of the logits; the *sampling distribution*
+Boundary: logits and probabilities in, numpy columns of `records.CONTEXTS` and `records.NODES` out, in full precision:
+the store rounds. No models, no files. Two families, never mixed: the *model distribution* is the softmax of the logits; the *sampling distribution*
 is what temperature, top-k and top-p leave of it (`sampling.warp`). The arithmetic is float64; `theory.divergences`
 holds the plain numpy forms that the tests compare with.
 """
@@ -19,8 +19,7 @@ from torch import Tensor
 
 from acceptlab.records import CERTIFICATE_RULES, MEASURES, TOP_N
 from acceptlab.rules import Rule, parse_rule
-from acceptlab.store.schema import round_down_float16
-from acceptlab.theory.certificates import round_down_float32, thresholds_from_head
+from acceptlab.theory.certificates import thresholds_from_head
 from acceptlab.tree import Tree
 
 HEAD = 64
@@ -89,10 +88,10 @@ def measure(
         draft_argmax=draft_ids[:, 0],
         target_token_ids=target_ids[:, :TOP_N],
         draft_token_ids=draft_ids[:, :TOP_N],
-        target_probs=round_down_float16(target_head[:, :TOP_N]),
-        draft_probs=round_down_float16(draft_head[:, :TOP_N]),
-        thresholds_forward=round_down_float32(forward),
-        thresholds_reverse=round_down_float32(reverse),
+        target_probs=target_head[:, :TOP_N],
+        draft_probs=draft_head[:, :TOP_N],
+        thresholds_forward=forward,
+        thresholds_reverse=reverse,
     )
     nodes = _node_columns(contexts, columns, parent_index, token_ids, tree)
     return Measured(columns, nodes)

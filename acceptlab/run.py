@@ -18,6 +18,7 @@ from acceptlab.pairing import ProposalKind, check_pairing, proposal_for
 from acceptlab.prompts import Prompt, load_prompts
 from acceptlab.rules import Rule, parse_rule
 from acceptlab.store import RunWriter, open_run
+from acceptlab.store.manifest import has_manifest
 from acceptlab.tree import TreeShape, parse_tree
 
 if TYPE_CHECKING:
@@ -212,12 +213,20 @@ def prepare(planned: Plan) -> tuple[Pair, Settings]:
 
 
 def _already_there(folder: Path, config: dict[str, Any], resume: bool) -> bool:
-    """Whether the folder holds this very run, complete. A complete run of another configuration is refused later."""
-    if not (folder / "manifest.json").exists():
+    """Whether the folder holds this very run, complete. Refuses what cannot go on, before any model is loaded."""
+    if not has_manifest(folder):
         return False
     run = open_run(folder, strict=False)
-    stored = {name: run.config.get(name) for name in _asked(config)}
-    return run.is_complete and stored == {name: config[name] for name in _asked(config)}
+    differing = [name for name in _asked(config) if run.config.get(name) != config[name]]
+    if differing:
+        name = differing[0]
+        raise UsageError(
+            f"'{folder}' already holds a run with {name} {run.config.get(name)!r}, not {config[name]!r}: "
+            "choose another --run"
+        )
+    if not run.is_complete and not resume:
+        raise UsageError(f"'{folder}' already holds an interrupted run: add --resume to go on, or choose another --run")
+    return run.is_complete
 
 
 def _asked(config: dict[str, Any]) -> list[str]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from acceptlab import cli
 from acceptlab.records import TABLES, TIMING_COLUMNS
 from acceptlab.store import open_run
 from tests.engine.helpers import save_pair
@@ -33,15 +37,29 @@ def command(*options: str) -> list[str]:
     return [sys.executable, "-m", "acceptlab", *base, "--max-new-tokens", "20", *options]
 
 
-def run(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "ACCEPTLAB_CACHE": str(home / "cache")}
-    return subprocess.run(command(*options), cwd=home, env=environment, capture_output=True, text=True, check=False)
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(home: Path, *options: str) -> Done:
+    """The command in this process: importing torch for each would take most of the time."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(home)
+        patch.setenv("ACCEPTLAB_CACHE", str(home / "cache"))
+        code = cli.run(command(*options)[3:])
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def rows(folder: Path) -> dict[str, pd.DataFrame]:
     found = {}
     for table in TABLES:
         frame = open_run(folder).read(table.name).to_pandas().drop(columns=["run_id", *TIMING_COLUMNS], errors="ignore")
+        text = frame.select_dtypes("category").columns
+        frame[text] = frame[text].astype(object)  # categories would sort in the order of their appearance
         found[table.name] = frame.sort_values(list(table.key)).reset_index(drop=True)
     return found
 
@@ -116,6 +134,7 @@ def test_the_same_command_twice_changes_nothing(home: Path, whole: Path) -> None
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
     other = run(home, "--run", "whole", "--seed", "1")
     assert other.returncode == 2
+    assert "already" in other.stderr
 
 
 def test_unnamed_runs_find_themselves_again(home: Path) -> None:

@@ -59,30 +59,22 @@ def test_measures_equal_the_plain_forms(vocab: int) -> None:
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-12, err_msg=name)  # float64 on both sides
 
 
-def test_the_stored_head_is_a_lower_bound_and_tight() -> None:
+def test_the_head_holds_the_most_probable_tokens_in_order() -> None:
     given = contexts(300)
     found = measure(given, PARENT_INDEX, tokens(300), TREE).contexts
     target = softmax(given.target_logits)
     order = np.argsort(-target, axis=-1)[:, :TOP_N]
     assert (found["target_token_ids"] == order).all()
-    exact = np.take_along_axis(target, order, -1)
-    stored = found["target_probs"]
-    assert stored.dtype == np.float16
-    assert (stored.astype(np.float64) <= exact).all()
-    assert (np.nextafter(stored, np.float16(1)).astype(np.float64) >= exact).all()
+    np.testing.assert_allclose(found["target_probs"], np.take_along_axis(target, order, -1), rtol=1e-9)
 
 
-def test_thresholds_are_those_of_the_full_distribution_rounded_down() -> None:
+def test_thresholds_are_those_of_the_full_distribution() -> None:
     given = contexts(300, seed=3, spread=1.0)
     found = measure(given, PARENT_INDEX, tokens(300), TREE).contexts
     target = softmax(given.target_logits)
     exact_both = thresholds(target, [parse_rule(text) for text in CERTIFICATE_RULES])
     for name, exact in zip(("forward", "reverse"), exact_both, strict=True):
-        stored = found[f"thresholds_{name}"].astype(np.float64)
-        finite = np.isfinite(exact)
-        assert (stored[~finite] == exact[~finite]).all()
-        assert (stored[finite] <= exact[finite] * (1 + 1e-12)).all()
-        np.testing.assert_allclose(stored[finite], exact[finite], rtol=2e-7)  # one float32 step
+        np.testing.assert_allclose(found[f"thresholds_{name}"], exact, rtol=1e-9)  # float64 sums in another order
 
 
 def test_node_columns_equal_a_loop_over_the_vocabulary() -> None:
