@@ -26,12 +26,16 @@ WEIGHTS_FILE = "model.safetensors"
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """What config.json holds: the kind, the sizes, the target it was trained on, and notes for people."""
+    """What config.json holds: the kind, the sizes, the target it was trained on, and notes for people.
+
+    `probe` is a corner of the target's embedding matrix, by which another target is told apart.
+    """
 
     kind: str
     shape: LlamaShape
     n_kept: int
     target: str
+    probe: list[float]
     notes: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
@@ -41,6 +45,7 @@ class DrafterConfig:
             "shape": self.shape.as_dict(),
             "n_kept": self.n_kept,
             "target": self.target,
+            "probe": self.probe,
             "notes": self.notes,
         }
 
@@ -52,6 +57,7 @@ class DrafterConfig:
             shape=LlamaShape(**values["shape"]),
             n_kept=values["n_kept"],
             target=values["target"],
+            probe=values["probe"],
             notes=values.get("notes", {}),
         )
 
@@ -120,6 +126,11 @@ class CausalDrafter(nn.Module):
         return logits
 
 
+def probe_of(embeddings: Float[Tensor, "vocab size"]) -> list[float]:
+    """A corner of an embedding matrix, to tell targets apart."""
+    return [round(float(value), 5) for value in embeddings[-1, :8].float()]
+
+
 def save_drafter(folder: Path, drafter: CausalDrafter, config: DrafterConfig) -> None:
     """Write a drafter folder; floating tensors in 16 bits, each file to a temporary name and renamed."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,6 +184,13 @@ def load_drafter(folder: Path, embeddings: Float[Tensor, "vocab size"]) -> Causa
         raise UsageError(
             f"the drafter '{folder}' was trained on a target with embeddings {wanted}, this one has "
             f"{tuple(embeddings.shape)}: use it with {config.target}"
+        )
+    # 2%: half precision rounds an embedding by less than 1%
+    if any(
+        abs(a - b) > 0.02 * abs(b) + 1e-4 for a, b in zip(probe_of(embeddings), config.probe, strict=False)
+    ):
+        raise UsageError(
+            f"the drafter '{folder}' was trained on other embeddings: use it with {config.target}"
         )
     try:
         tensors = load_file(folder / WEIGHTS_FILE)

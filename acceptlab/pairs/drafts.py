@@ -35,7 +35,15 @@ class Draft:
 
 
 DrafterLoader = Callable[[Path, PreTrainedModel], Draft]
-DRAFTER_LOADERS: dict[str, DrafterLoader] = {}
+
+
+def _load_causal(folder: Path, target: PreTrainedModel) -> Draft:
+    from acceptlab.pairs.trained import load_causal
+
+    return Draft(str(folder), load_causal(folder, target), None, None, Source(str(folder), folder, None), "")
+
+
+DRAFTER_LOADERS: dict[str, DrafterLoader] = {"causal": _load_causal}
 """Loaders of trained drafters by kind: (folder, target model) -> Draft."""
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from acceptlab.drafters.causal import CausalDrafter, DrafterConfig, load_drafter, save_drafter
+from acceptlab.drafters.causal import CausalDrafter, DrafterConfig, load_drafter, probe_of, save_drafter
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
@@ -180,7 +180,12 @@ class Trainer:
             file.write(json.dumps(line) + "\n")
         notes = {"settings": self.settings.as_dict(), "held_out": line}
         config = DrafterConfig(
-            self.drafter.kind, self.drafter.shape, self.drafter.output.n_kept, self.settings.target, notes
+            kind=self.drafter.kind,
+            shape=self.drafter.shape,
+            n_kept=self.drafter.output.n_kept,
+            target=self.settings.target,
+            probe=probe_of(self.drafter.embeddings),
+            notes=notes,
         )
         save_drafter(self.folder / "last", self.drafter, config)
         if measured.overlap > self.best:

@@ -1,0 +1,23 @@
+"""Trained drafters as drafts: from a folder that `acceptlab train` wrote to a language model on the target's device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from acceptlab.drafters.causal import load_drafter
+from acceptlab.drafters.model import DrafterModel
+
+
+def load_causal(folder: Path, target: PreTrainedModel) -> DrafterModel:
+    """A plain causal drafter that shares the target's embeddings; it runs in float32 whatever the target's dtype.
+
+    Raises:
+        UsageError: it was trained on another target.
+        RunError: its files are broken.
+    """
+    embeddings = target.get_input_embeddings().weight.detach()
+    drafter = load_drafter(folder, embeddings).to(embeddings.device)
+    drafter.share_embeddings(embeddings)
+    return DrafterModel(drafter, str(folder))
