@@ -16,6 +16,7 @@ import numpy as np
 from acceptlab.records import TOP_N, StopReason
 from acceptlab.rules import Rule, RuleKind, parse_rule
 from acceptlab.store import RunWriter
+from acceptlab.store.schema import FAST_LEVEL
 from acceptlab.tree import Tree, parse_tree
 from tests.synthetic_tables import skipped_prompts, tables_of
 
@@ -75,7 +76,7 @@ def make_run(
     if n_skipped:
         writer.write({"prompts": skipped_prompts(domains[0], n_skipped)})
     if complete:
-        writer.finish()
+        writer.finish(compression=FAST_LEVEL)
     return folder
 
 

@@ -14,7 +14,14 @@ import pyarrow as pa
 
 from acceptlab.errors import RunError
 from acceptlab.records import Column, Table
-from acceptlab.store.schema import DICTIONARY_COLUMNS, INFINITE_COLUMNS, arrow_schema, arrow_type, round_down
+from acceptlab.store.schema import (
+    DICTIONARY_COLUMNS,
+    INFINITE_COLUMNS,
+    MANTISSA_BITS,
+    arrow_schema,
+    arrow_type,
+    round_down,
+)
 
 Values: TypeAlias = Any
 """Sequences, NumPy arrays or Arrow arrays; None stands for null."""
@@ -141,7 +148,8 @@ def _lists(column: Column, values: Any, table: str) -> pa.Array:
         if np.isnan(exact).any():
             raise _bad(column, table, "is not a number in some list, where no null may stand")
         _refuse_infinite(column, exact, table)
-        array = pa.array(round_down(exact, kind.value_type.to_pandas_dtype()), type=kind.value_type)
+        stored = round_down(exact, kind.value_type.to_pandas_dtype(), MANTISSA_BITS.get(column.name))
+        array = pa.array(stored, type=kind.value_type)
     else:
         array = _integers(element, flat, table, kind.value_type)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -16,6 +16,7 @@ from acceptlab.errors import RunError
 from acceptlab.records import Table
 from acceptlab.store.manifest import replacing, sha256_file
 from acceptlab.store.schema import (
+    FAST_LEVEL,
     ROW_GROUP_ROWS,
     arrow_schema,
     arrow_type,
@@ -26,24 +27,45 @@ from acceptlab.store.schema import (
 
 
 def write_part(
-    folder: Path, table: Table, number: int, level: int, batches: Iterator[pa.Table]
+    folder: Path,
+    table: Table,
+    number: int,
+    batches: Iterator[pa.Table],
+    *,
+    level: int = 0,
+    compression: int = FAST_LEVEL,
 ) -> dict[str, Any]:
     """Write tables of the declared schema, in order, as one part; durable when this returns.
 
+    Args:
+        folder: the run's folder.
+        table: which table.
+        number: for the file name; unique in the run.
+        batches: the rows.
+        level: how many times these rows were joined into a larger part.
+        compression: level of zstd.
+
     Returns:
-        The part's entry for the manifest: file, rows, bytes, sha256, level.
+        The part's entry for the manifest: file, rows, bytes, sha256, level, compression.
     """
     name = f"{table.name}/part-{number:06d}.parquet"
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     n_rows = 0
     with replacing(path) as temporary:
-        with pq.ParquetWriter(temporary, arrow_schema(table), **write_options(table)) as writer:
+        with pq.ParquetWriter(temporary, arrow_schema(table), **write_options(table, compression)) as writer:
             for group in _regroup(batches, ROW_GROUP_ROWS[table.name]):
                 writer.write_table(group, row_group_size=ROW_GROUP_ROWS[table.name])
                 n_rows += group.num_rows
         checksum = sha256_file(temporary)
-    return {"file": name, "rows": n_rows, "bytes": path.stat().st_size, "sha256": checksum, "level": level}
+    return {
+        "file": name,
+        "rows": n_rows,
+        "bytes": path.stat().st_size,
+        "sha256": checksum,
+        "level": level,
+        "compression": compression,
+    }
 
 
 def _regroup(tables: Iterator[pa.Table], n_rows: int) -> Iterator[pa.Table]:
@@ -136,7 +158,9 @@ def _plain(kind: pa.DataType) -> str:
     return "string" if pa.types.is_large_string(kind) else str(kind)
 
 
-def merge_parts(folder: Path, name: str, entries: Sequence[dict[str, Any]], number: int) -> dict[str, Any]:
+def join_parts(
+    folder: Path, name: str, entries: Sequence[dict[str, Any]], number: int, compression: int
+) -> dict[str, Any]:
     """Join parts of a table into one of the next level, row order kept, without holding a whole table.
 
     The old files stay: the caller lists the new part in the manifest first, then removes them.
@@ -150,7 +174,7 @@ def merge_parts(folder: Path, name: str, entries: Sequence[dict[str, Any]], numb
                 yield batch.cast(schema)
 
     level = 1 + max(int(entry.get("level", 0)) for entry in entries)
-    return write_part(folder, table, number, level, rows())
+    return write_part(folder, table, number, rows(), level=level, compression=compression)
 
 
 def _first_line(error: BaseException) -> str:

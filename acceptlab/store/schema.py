@@ -28,7 +28,20 @@ INFINITE_COLUMNS = frozenset(
 ROW_GROUP_ROWS = {"nodes": 131_072, "contexts": 65_536, "steps": 131_072, "prompts": 16_384}
 """Rows a row group: large enough for the encodings, small enough to stream a table of any length."""
 
-COMPRESSION_LEVEL = 9
+FAST_LEVEL = 3
+"""Compression of parts that are written while models run, and joined later."""
+
+FINAL_LEVEL = 19
+"""Compression of finished runs: a tenth smaller, for about 0.3 ms a context on one core, once."""
+
+MANTISSA_BITS = {"thresholds_forward": 12, "thresholds_reverse": 12}
+"""Columns whose floats are rounded down further, to so many bits after the leading one (2.4e-4 of the value).
+
+A certificate stays sound when its threshold is lowered; full float32 noise would cost 16 bytes a context.
+"""
+
+_BYTE_STREAM_SPLIT = frozenset({"draft_prob", "target_prob", "path_draft_prob"})
+"""Float columns of nodes that seldom repeat a value; the others do, which needs the plain encoding."""
 
 _SCALARS = {
     "bool": pa.bool_(),
@@ -83,12 +96,12 @@ def reading_schema(table: Table) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema], metadata=schema.metadata)
 
 
-def write_options(table: Table) -> dict[str, Any]:
-    """Keyword arguments of `pyarrow.parquet.ParquetWriter` for a table: zstd, and an encoding a column."""
+def write_options(table: Table, level: int = FINAL_LEVEL) -> dict[str, Any]:
+    """Keyword arguments of `pyarrow.parquet.ParquetWriter`: zstd of that level, and an encoding a column."""
     dictionary: list[str] = []
     encodings: dict[str, str] = {}
     for column in table.columns:
-        encoding = _encoding(column)
+        encoding = _encoding(table, column)
         if encoding == "DICTIONARY":
             dictionary.append(column.name)
         elif encoding:
@@ -96,7 +109,7 @@ def write_options(table: Table) -> dict[str, Any]:
             encodings[path] = encoding
     return {
         "compression": "zstd",
-        "compression_level": COMPRESSION_LEVEL,
+        "compression_level": level,
         "use_dictionary": dictionary,
         "column_encoding": encodings,
         "version": "2.6",
@@ -104,37 +117,45 @@ def write_options(table: Table) -> dict[str, Any]:
     }
 
 
-def round_down(values: Any, dtype: type[np.floating[Any]]) -> np.ndarray:
-    """Round towards zero to a narrower float type: the value lies in [stored, next float) for values >= 0.
+def _encoding(table: Table, column: Column) -> str:
+    """The encoding that made a column smallest after zstd, on a real pair; empty for the plain one.
+
+    Lists and the floats of contexts hardly repeat, so their bytes are split into streams. Siblings repeat the
+    measures of their parent's context, which the plain encoding shows to zstd.
+    """
+    if column.name in DICTIONARY_COLUMNS:
+        return "DICTIONARY"
+    if column.type.startswith("list<"):
+        return "BYTE_STREAM_SPLIT"
+    if column.type.startswith("float") and (table.name != "nodes" or column.name in _BYTE_STREAM_SPLIT):
+        return "BYTE_STREAM_SPLIT"
+    return ""
+
+
+def round_down(values: Any, dtype: type[np.floating[Any]], mantissa_bits: int | None = None) -> np.ndarray:
+    """Round towards zero to a narrower float type: for values >= 0 the true one is in [stored, next float).
 
     Args:
         values: array-like of floats, any shape.
         dtype: np.float16 or np.float32.
+        mantissa_bits: round down further, to so many bits after the leading one; None keeps all of `dtype`.
 
     Returns:
         An array of `dtype`, shaped as `values`. Finite values past the type's range give its largest number.
     """
     exact = np.asarray(values)
-    if exact.dtype == dtype:
-        return exact.copy()
     with np.errstate(over="ignore", under="ignore"):
         rounded = exact.astype(dtype)
-    too_large = np.abs(rounded.astype(np.float64)) > np.abs(exact.astype(np.float64))
-    toward_zero = np.nextafter(rounded, dtype(0))
-    return np.where(too_large, toward_zero, rounded)
+    if exact.dtype != dtype:
+        too_large = np.abs(rounded.astype(np.float64)) > np.abs(exact.astype(np.float64))
+        rounded = np.where(too_large, np.nextafter(rounded, dtype(0)), rounded)
+    if mantissa_bits is None:
+        return rounded
+    bits = rounded.view(f"u{rounded.itemsize}")
+    dropped = np.finfo(dtype).nmant - mantissa_bits
+    return ((bits >> dropped) << dropped).view(dtype)
 
 
 def round_down_float16(values: Any) -> np.ndarray:
     """Probabilities in 16 bits, rounded towards zero, so that the true value is in [stored, next float16)."""
     return round_down(values, np.float16)
-
-
-def _encoding(column: Column) -> str:
-    """The encoding that made a column smallest after zstd; empty for the format's plain one."""
-    if column.name in DICTIONARY_COLUMNS:
-        return "DICTIONARY"
-    if column.name in {"step", "position", "context_len"}:
-        return "DELTA_BINARY_PACKED"
-    if column.type in {"bool", "string"}:
-        return ""
-    return "BYTE_STREAM_SPLIT"

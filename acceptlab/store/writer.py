@@ -29,8 +29,8 @@ from acceptlab.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from acceptlab.store.parts import merge_parts, part_batches, write_part
-from acceptlab.store.schema import TABLE_NAMES, arrow_schema, table_named
+from acceptlab.store.parts import join_parts, part_batches, write_part
+from acceptlab.store.schema import FAST_LEVEL, FINAL_LEVEL, TABLE_NAMES, arrow_schema, table_named
 
 MAX_SMALL_PARTS = 64
 """Parts of one level that a table may have before they are joined into one of the next level."""
@@ -132,17 +132,17 @@ class RunWriter:
         unknown = set(tables) - set(TABLE_NAMES)
         if unknown:
             raise RunError(f"unknown table '{min(unknown)}': a run has {', '.join(TABLE_NAMES)}")
+        given = {name for name, columns in tables.items() if any(len(values) for values in columns.values())}
         arrow = {
             table.name: to_arrow(table, tables[table.name], self.run_id)
             for table in TABLES
-            if table.name in tables
+            if table.name in given
         }
         prompt_ids = self._new_prompts(arrow)
         number = self._next_number()
         entries = {
-            name: write_part(self.folder, table_named(name), number, 0, iter([rows]))
+            name: write_part(self.folder, table_named(name), number, iter([rows]))
             for name, rows in arrow.items()
-            if rows.num_rows
         }
         for name, entry in entries.items():
             self.manifest["parts"][name].append(entry)
@@ -151,17 +151,21 @@ class RunWriter:
         for name in entries:
             self._roll_up(name)
 
-    def finish(self, extra: dict[str, Any] | None = None) -> None:
-        """Join the parts of every table into one, add `extra` to the manifest, mark the run complete."""
+    def finish(self, extra: dict[str, Any] | None = None, *, compression: int = FINAL_LEVEL) -> None:
+        """Join the parts of every table into one, add `extra` to the manifest, mark the run complete.
+
+        Args:
+            extra: further fields of the manifest.
+            compression: level of zstd of the joined parts.
+        """
         self._require_open()
         for table in TABLES:
             entries = self.manifest["parts"][table.name]
-            if len(entries) > 1:
-                self._join(table.name, entries)
-            elif not entries:  # an empty part carries the schema, so that every table can be queried
+            if not entries:  # an empty part carries the schema, so that every table can be queried
                 empty = arrow_schema(table).empty_table()
-                entry = write_part(self.folder, table, self._next_number(), 0, iter([empty]))
-                entries.append(entry)
+                entries.append(write_part(self.folder, table, self._next_number(), iter([empty])))
+            elif len(entries) > 1 or entries[0]["compression"] < compression:
+                self._join(table.name, entries, compression)
         self.manifest.update(json.loads(json.dumps(extra or {})))
         self._commit()
         _remove_unlisted(self.folder, self.manifest)
@@ -208,12 +212,12 @@ class RunWriter:
             if not entries:
                 return
             if len(entries) > MAX_SMALL_PARTS:
-                self._join(name, entries)
+                self._join(name, entries, FAST_LEVEL)
             level += 1
 
-    def _join(self, name: str, entries: list[dict[str, Any]]) -> None:
+    def _join(self, name: str, entries: list[dict[str, Any]], compression: int) -> None:
         """Put one part in the place of several; the manifest changes before the old files go."""
-        joined = merge_parts(self.folder, name, entries, self._next_number())
+        joined = join_parts(self.folder, name, entries, self._next_number(), compression)
         parts = self.manifest["parts"][name]
         first = parts.index(entries[0])
         kept = [entry for entry in parts if entry not in entries]
