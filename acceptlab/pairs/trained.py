@@ -1,4 +1,4 @@
-"""Trained drafters as drafts: from a folder that `acceptlab train` wrote to a language model on the target's device."""
+"""Trained drafters as drafts: from a folder that `acceptlab train` wrote to a language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from acceptlab.drafters.model import DrafterModel
 
 
 def load_causal(folder: Path, target: PreTrainedModel) -> DrafterModel:
-    """A plain causal drafter that shares the target's embeddings; it runs in float32 whatever the target's dtype.
+    """A plain causal drafter on the target's embeddings; in float32 whatever the target's dtype.
 
     Raises:
         UsageError: it was trained on another target.
