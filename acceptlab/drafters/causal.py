@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -197,7 +198,7 @@ def load_drafter(folder: Path, embeddings: Float[Tensor, "vocab size"]) -> Causa
         output = CutOutput(tensors["output.token_ids"].long(), torch.ones(wanted[0]), wanted[1])
         drafter = CausalDrafter(config.shape, output, embeddings)
         drafter.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in tensors.items()})
-    except (OSError, KeyError, RuntimeError) as error:
+    except (OSError, KeyError, RuntimeError, SafetensorError) as error:
         raise RunError(f"cannot load the drafter '{folder}' ({error}): restore its files") from None
     drafter.share_embeddings(embeddings)
     return drafter.eval()

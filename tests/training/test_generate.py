@@ -142,7 +142,12 @@ def test_domains_by_keywords(text: str, domain: str) -> None:
 
 def test_usable_prompts_trimming_and_repeats() -> None:
     assert is_usable("How can I sleep better?")
-    for broken in ("Hi there", "aaaaaaaaaaaaaaaaaa", "1 2 3 4 5 6 7 8 9 0 = ?", "How can <|im_start|> sleep well"):
+    for broken in (
+        "Hi there",
+        "aaaaaaaaaaaaaaaaaa",
+        "1 2 3 4 5 6 7 8 9 0 = ?",
+        "How can <|im_start|> sleep well",
+    ):
         assert not is_usable(broken)
     assert trim_to_sentence("One. Two is cut he") == "One."
     assert trim_to_sentence("no end here") == ""

@@ -1,0 +1,171 @@
+"""The causal drafter: its cut output layer, its files, and running it as a language model with a tree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from acceptlab.drafters.causal import (
+    CausalDrafter,
+    DrafterConfig,
+    load_drafter,
+    probe_of,
+    save_drafter,
+)
+from acceptlab.drafters.llama import LlamaShape
+from acceptlab.drafters.model import DrafterModel
+from acceptlab.drafters.output_layer import CutOutput
+from acceptlab.errors import RunError, UsageError
+from tests.training.helpers import VOCAB, tiny_target
+
+KEPT = torch.tensor([2, 3, 5, 8, 13, 21, 34, 55])
+
+
+def make_output(dtype: torch.dtype = torch.float32) -> CutOutput:
+    shares = torch.linspace(1, 3, VOCAB, dtype=torch.float64)
+    output = CutOutput(KEPT, shares, 32)
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        output.rest_weight.copy_(torch.randn(32, generator=rng) / 6)
+        output.bias.copy_(torch.randn(9, generator=rng))
+    return output.to(dtype)
+
+
+def make_drafter() -> CausalDrafter:
+    return CausalDrafter.from_target(tiny_target(), (0, -1), make_output())
+
+
+def config_of(drafter: CausalDrafter) -> DrafterConfig:
+    return DrafterConfig(
+        "causal", drafter.shape, len(KEPT), "tiny", probe_of(drafter.embeddings), {"why": "test"}
+    )
+
+
+def test_expanded_logits_are_the_same_distribution() -> None:
+    output = make_output(torch.float64)
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    probs = output.expand(logits).softmax(-1)
+    classes = logits.softmax(-1)
+    assert probs.shape == (4, VOCAB)
+    assert bool((probs > 0).all())
+    # shares are kept in float32
+    torch.testing.assert_close(probs[:, KEPT], classes[:, :-1], rtol=1e-6, atol=0)
+    rest = [i for i in range(VOCAB) if i not in KEPT]
+    torch.testing.assert_close(probs[:, rest].sum(-1), classes[:, -1], rtol=1e-6, atol=0)
+    shares = torch.linspace(1, 3, VOCAB, dtype=torch.float64)[rest]
+    torch.testing.assert_close(
+        probs[0, rest] / probs[0, rest].sum(), shares / shares.sum(), rtol=1e-6, atol=0
+    )
+
+
+def test_classes_and_merged_targets() -> None:
+    output = make_output()
+    assert output.classes(torch.tensor([2, 4, 55, 60])).tolist() == [0, 8, 7, 8]
+    target = tiny_target()
+    hidden = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
+    full = (hidden @ target.output_weight.T).detach()
+    merged = output.merge(hidden, full.logsumexp(-1), target.output_weight[KEPT].detach())
+    probs = full.softmax(-1)
+    torch.testing.assert_close(merged[:, :-1], probs[:, KEPT])
+    torch.testing.assert_close(merged[:, -1], 1 - probs[:, KEPT].sum(-1))
+
+
+def test_output_gradients_are_those_of_a_plain_linear_layer() -> None:
+    output = make_output(torch.float64)
+    rng = torch.Generator().manual_seed(3)
+    hidden = torch.randn(5, 32, generator=rng, dtype=torch.float64, requires_grad=True)
+    kept = torch.randn(8, 32, generator=rng, dtype=torch.float64)
+    weights = torch.randn(5, 9, generator=rng, dtype=torch.float64)
+    inputs = [hidden, output.rest_weight, output.bias]
+    plain = hidden @ torch.cat([kept, output.rest_weight[None]]).T + output.bias
+    fast = output(hidden, output.stack_weight(kept))
+    torch.testing.assert_close(fast.detach(), plain.detach())
+    expected = torch.autograd.grad((plain * weights).sum(), inputs)
+    for mine, theirs in zip(torch.autograd.grad((fast * weights).sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def full_logits(drafter: CausalDrafter, ids: list[int]) -> Tensor:
+    """Logits behind the last token of a plain sequence."""
+    with torch.no_grad():
+        n = len(ids) - 1
+        rows = drafter.row_logits(torch.tensor([ids]), torch.tensor([0]), torch.tensor([n]))
+        return drafter.output.expand(rows)[0]
+
+
+def test_tree_pass_equals_one_forward_a_path_and_survives_keep() -> None:
+    drafter = make_drafter()
+    model = DrafterModel(drafter, "tiny")
+    prompt = list(range(3, 10))
+    model.prefill(torch.tensor(prompt[:4]))
+    model.prefill(torch.tensor(prompt[4:]))
+    assert model.n_slots == 7
+    # two children of the root's token, and one below the second child
+    tokens, positions = torch.tensor([20, 30, 31, 40]), torch.tensor([7, 8, 8, 9])
+    seen = torch.zeros(4, 11, dtype=torch.bool)
+    seen[:, :8] = True
+    for row, slots in enumerate([[7], [7, 8], [7, 9], [7, 9, 10]]):
+        seen[row, slots] = True
+    logits = model.forward(tokens, positions, seen)
+    paths = [[20], [20, 30], [20, 31], [20, 31, 40]]
+    for row, path in enumerate(paths):
+        # float32, two layers
+        torch.testing.assert_close(logits[row], full_logits(drafter, prompt + path), rtol=0, atol=2e-5)
+    model.keep(torch.tensor([*range(8), 9, 10]))
+    assert model.n_slots == 10
+    after = model.forward(torch.tensor([50]), torch.tensor([10]), torch.ones(1, 11, dtype=torch.bool))
+    torch.testing.assert_close(after[0], full_logits(drafter, [*prompt, 20, 31, 40, 50]), rtol=0, atol=2e-5)
+
+
+def test_the_cache_grows_past_its_first_capacity() -> None:
+    drafter = make_drafter()
+    model = DrafterModel(drafter, "tiny")
+    ids = torch.randint(VOCAB, (300,), generator=torch.Generator().manual_seed(4))
+    model.prefill(ids[:299])
+    logits = model.forward(ids[299:], torch.tensor([299]), torch.ones(1, 300, dtype=torch.bool))
+    torch.testing.assert_close(logits[0], full_logits(drafter, ids.tolist()), rtol=0, atol=5e-5)
+    model.reset()
+    assert model.n_slots == 0
+
+
+def test_saved_drafters_load_as_they_were_without_the_embeddings(tmp_path: Path) -> None:
+    drafter = make_drafter()
+    save_drafter(tmp_path / "d", drafter, config_of(drafter))
+    loaded = load_drafter(tmp_path / "d", tiny_target().embed_tokens.weight)
+    ids = list(range(3, 20))
+    # weights are kept in 16 bits
+    torch.testing.assert_close(full_logits(loaded, ids), full_logits(drafter, ids), rtol=0, atol=5e-2)
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["config.json", "model.safetensors"]
+    assert json.loads((tmp_path / "d" / "config.json").read_text())["acceptlab_drafter"] == "causal"
+    n_floats = sum(p.numel() for p in drafter.parameters()) + VOCAB
+    assert (tmp_path / "d" / "model.safetensors").stat().st_size < 2 * n_floats + 8192  # plus the header
+
+
+def test_wrong_targets_and_broken_folders_are_refused(tmp_path: Path) -> None:
+    drafter = make_drafter()
+    weight = tiny_target().embed_tokens.weight
+    save_drafter(tmp_path / "d", drafter, config_of(drafter))
+    with pytest.raises(UsageError, match="other embeddings"):
+        load_drafter(tmp_path / "d", weight + 1)
+    with pytest.raises(UsageError, match=r"\(61, 32\)"):
+        load_drafter(tmp_path / "d", weight[:50])
+    with pytest.raises(UsageError, match="no drafter"):
+        load_drafter(tmp_path / "none", weight)
+    (tmp_path / "d" / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(RunError, match="cannot load"):
+        load_drafter(tmp_path / "d", weight)
+    (tmp_path / "d" / "config.json").write_text("{}")
+    with pytest.raises(RunError, match="configuration"):
+        load_drafter(tmp_path / "d", weight)
+
+
+def test_other_architectures_are_refused() -> None:
+    class Config:
+        model_type = "gpt2"
+
+    with pytest.raises(UsageError, match="gpt2"):
+        LlamaShape.from_config(Config())
