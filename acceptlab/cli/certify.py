@@ -197,7 +197,9 @@ def _distribution(numbers: Sequence[float], name: str) -> np.ndarray:
         raise UsageError(f"{name} is empty: give at least one probability")
     for index, number in enumerate(numbers):
         if not 0.0 <= number <= 1.0 + _SUM_TOLERANCE:
-            raise UsageError(f"{name}: probability {number} of token {index} is not a number from 0 to 1")
+            raise UsageError(
+                f"{name}: probability {str(number)[:20]} of token {index} is not a number from 0 to 1"
+            )
     total = math.fsum(numbers)
     if abs(total - 1.0) > _SUM_TOLERANCE:
         raise UsageError(f"{name} sums to {total:.8g}: divide by the sum, or add what is missing, to make 1")

@@ -23,11 +23,11 @@ Thresholds = tuple[Float[np.ndarray, "contexts rules"], Float[np.ndarray, "conte
 _NOTHING = -1.0
 """Stands for the probability of the rejected token where a rule rejects nothing."""
 
-_MASS_ERROR = 1e-15
-"""Bound on the rounding of 1 - sum(head)."""
+_MASS_ERROR = 1e-13
+"""Bound on the error of 1 - sum(head): a softmax over a large vocabulary misses 1 by up to this."""
 
-_TOLERANCE = 1e-11
-"""Relative accuracy of a reverse threshold below which the mass outside of the head must be summed."""
+_TOLERANCE = 1e-9
+"""Relative accuracy of a reverse threshold without which the mass outside of the head must be summed."""
 
 
 def thresholds_from_head(
@@ -53,12 +53,12 @@ def thresholds_from_head(
         full_rows: gives the whole distributions of some contexts; called where the head does not suffice.
         rules: rules of the certificate family.
         rest_sum: the target's mass outside of the head, summed directly. Without it 1 - sum(head) is used,
-            and contexts where that would cost digits of a large reverse threshold ask for the full row.
+            and contexts where that would cost a reverse threshold a part in 1e9 ask for the full row.
         ties: how greedy and top:M treat equal probabilities.
 
     Returns:
-        Forward and reverse thresholds, KL(target || draft) and KL(draft || target), in nats; +inf where the
-        rule cannot reject, or no finite divergence can make it.
+        Thresholds on KL(target || draft) and on KL(draft || target), in nats; +inf where the rule cannot
+        reject, or no finite divergence can make it.
 
     Raises:
         UsageError: a rule has no certificate.

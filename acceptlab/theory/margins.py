@@ -170,16 +170,19 @@ def _additive_bound(gap: Scalars, complement: Scalars, eps: float) -> Bounds:
         return _constant(gap, 0.0)
     greedy = _two_token_bound(gap, complement, complement)
     third = (2.0 * (1.0 - eps) - complement) / 3.0
-    has_third = third > 0.0
-    start = np.where(has_third, third, 1.0)
+    is_three = (gap <= eps) & (third > 0.0)
+    start = np.where(is_three, third, 1.0)
     others = np.stack([1.0 + eps + gap, 1.0 + eps - 2.0 * gap], axis=-1) / 3.0
-    others = np.where(has_third[..., None], others, 1.0)
+    others = np.where(is_three[..., None], others, 1.0)
     three = (
         pool_forward(start, others).divergence,
         pool_reverse(start, others, np.zeros_like(start)).divergence,
     )
-    forward, reverse = (np.where(has_third, value, np.inf) for value in three)
-    return np.where(gap > eps, greedy[0], forward), np.where(gap > eps, greedy[1], reverse)
+    forward, reverse = (
+        np.where(gap > eps, two, np.where(is_three, value, np.inf))
+        for two, value in zip(greedy, three, strict=True)
+    )
+    return forward, reverse
 
 
 def _ratio_bound(gap: Scalars, complement: Scalars, gamma: float) -> Bounds:
