@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from acceptlab.errors import UsageError
@@ -30,16 +31,11 @@ def convert_file(file: FileRows, label: str, columns: Columns) -> list[tuple[Row
     benchmark = None
     if columns.prompt is None and not {"prompt", "domain"} <= set(file.columns):
         benchmark = detect([row.values for row in file.rows])
-    if (
-        file.rows
-        and benchmark is None
-        and columns.prompt is None
-        and not {"prompt", "turns"} & set(file.columns)
-    ):
-        raise UsageError(
-            f"{file.source}: no column 'prompt', and no benchmark file that is known here "
-            f"(columns: {', '.join(file.columns)}); name the column with --prompt-column"
-        )
+        if file.rows and benchmark is None and not {"prompt", "turns"} & set(file.columns):
+            raise UsageError(
+                f"{file.source}: no column 'prompt', and no benchmark file that is known here "
+                f"(columns: {', '.join(file.columns) or 'none'}); name the column with --prompt-column"
+            )
     results: list[tuple[Row, Prompt | Problem]] = []
     for row in file.rows:
         place = Place(file.source, row.number, len(file.rows) == 1)
@@ -63,7 +59,8 @@ def _check_columns(file: FileRows, columns: Columns) -> None:
     for option, name in named:
         if name is not None and file.rows and name not in file.columns:
             raise UsageError(
-                f"{file.source}: no column '{name}' (columns: {', '.join(file.columns)}); choose another with {option}"
+                f"{file.source}: no column '{name}' (columns: {', '.join(file.columns)}); "
+                f"choose another with {option}"
             )
 
 
@@ -120,7 +117,7 @@ def _prompt(content: Content, place: Place, label: str, columns: Columns) -> Pro
 
 def _checked_text(text: Any, number: int, n_turns: int) -> str:
     what = "the prompt" if n_turns == 1 else f"turn {number}"
-    if text is None or (isinstance(text, float) and text != text):
+    if text is None or (isinstance(text, float) and math.isnan(text)):
         raise BadRowError(f"{what} is missing (null)")
     if not isinstance(text, str):
         raise BadRowError(f"{what} is {_KINDS.get(type(text), type(text).__name__)}, not a text")

@@ -1,7 +1,7 @@
-"""From a path to text or bytes: which files to read, unpacking, byte-order marks, line ends. No parsing of records.
+"""From a path to text or bytes: which files to read, unpacking, byte-order marks, line ends. No records yet.
 
-The same prompts come out of a clean file and of its copies with a byte-order mark, with CRLF line ends, or gzipped:
-packing is recognised by its magic bytes, not by the name.
+The same prompts come out of a clean file and of its copies with a byte-order mark, with CRLF line ends, or
+gzipped: packing is recognised by its magic bytes, not by the name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Benchmark files as they ship: how each is recognised by its columns, and how a row of it becomes a prompt.
 
 A benchmark's own words are kept. A neutral instruction is put around them only where the benchmark ships bare
-content that nobody would send to a chat model as it is: `Benchmark.wrapping` states it, `prompts list --formats`
-prints it, and every prompt of a benchmark gets the same one.
+content that nobody would send to a chat model as it is: `Benchmark.wrapping` states it, `prompts list
+--formats` prints it, and every prompt of a benchmark gets the same one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BadRowError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row stands: name of the file, number of the row from 1, and whether it is the file's only one."""
+    """Where a row stands: name of the file, number of the row from 1, whether it is the file's only one."""
 
     name: str
     number: int
@@ -91,10 +91,12 @@ def _need(values: Values, name: str) -> Any:
 
 
 def _text(values: Values, name: str) -> str:
-    """A text that becomes part of a longer one; the checks of whole prompts would not see that it is empty."""
+    """A text that becomes part of a longer one, whose check would not see that it is empty."""
     value = _need(values, name)
-    if not isinstance(value, str) or not value.strip():
-        raise BadRowError(f"'{name}' is empty" if value in (None, "") else f"'{name}' is not a text")
+    if value is not None and not isinstance(value, str):
+        raise BadRowError(f"'{name}' is not a text")
+    if not value or not value.strip():
+        raise BadRowError(f"'{name}' is empty")
     return value
 
 
@@ -120,7 +122,7 @@ def _gsm8k(values: Values, place: Place) -> Content:
 
 def _math(values: Values, place: Place) -> Content:
     unique = values.get("unique_id")
-    # the original ships one problem a file, named by folder and number; in lists of problems the rows are counted
+    # the original ships one problem a file, named by folder and number; in lists the rows are counted
     own = stem(str(unique)) if unique else stem(place.name)
     id_ = f"math/{own}" if unique or place.is_alone else place.id("math")
     return Content(id_, "math", (_need(values, "problem"),), values.get("solution"))

@@ -33,9 +33,9 @@ def parse_name(source: str) -> HubName:
     repo, *parts = source.removeprefix(PREFIX).split(":")
     if not repo.strip("/ ") or len(parts) > 2:
         raise UsageError(
-            f"'{source}' is no hub name: write hf:owner/name, hf:owner/name:config or hf:owner/name:config:split"
+            f"'{source}' is no hub name: write hf:owner/name, with :config or :config:split behind if needed"
         )
-    config, split = (parts + ["", ""])[:2]
+    config, split = [*parts, "", ""][:2]
     if len(parts) == 1 and config in _SPLITS:
         config, split = "", config
     return HubName(repo, config or None, split or None)

@@ -1,7 +1,7 @@
 """From a name, a file or a folder to checked prompts: ids, domains, empty texts, duplicates, selection.
 
-Strict by default: whatever cannot be used is an error that names file, row, line and reason. The lenient mode leaves
-such rows out and hands the problems back beside the prompts.
+Strict by default: whatever cannot be used is an error that names file, row, line and reason. The lenient mode
+leaves such rows out and hands the problems back beside the prompts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def load_prompts(
     """Load, check and select prompts.
 
     Args:
-        source: None or `acceptlab` for the shipped set, a file, a folder, or `hf:owner/name[:config][:split]`.
+        source: None or `acceptlab` for the shipped set, a file, a folder, `hf:owner/name[:config][:split]`.
         domains: Labels to keep, as a sequence or a comma list; None or `all` keeps every prompt.
         limit: Keep the first so many prompts of each domain, in the order of the file.
         columns: Names of the columns of a file of one's own.
@@ -69,7 +69,8 @@ def load_prompts(
         The prompts in the order of the file; with `strict=False` the pair of prompts and problems.
 
     Raises:
-        UsageError: no such source, an unreadable file, a bad row (strict), an unknown domain, nothing left to use.
+        UsageError: no such source, an unreadable file, a bad row (strict), an unknown domain, nothing usable.
+        RunError: the hub cannot be reached.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"the limit is {limit}: ask for at least one prompt a domain")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DOMAINS = ("code", "math", "logic", "chat")
-"""Domains of the shipped prompts, in their order everywhere. Files of users may use any other label as well."""
+"""Domains of the shipped prompts, in their order everywhere. Files of users may use any other label."""
 
 UNLABELLED = "unlabelled"
 """Domain of a prompt whose file names none."""

@@ -1,4 +1,4 @@
-"""From a file to rows of named values: JSONL, JSON, CSV, Parquet, plain text, LogiQA's text blocks. No meaning yet.
+"""From a file to rows of named values: JSONL, JSON, CSV, Parquet, text, LogiQA's blocks. No meaning yet.
 
 Which parser reads a file is decided by its content first and its ending second: benchmarks ship JSON lines in
 files called .txt, and indented JSON in files called .jsonl.
@@ -254,7 +254,7 @@ def _is_logiqa(text: str) -> bool:
 
 
 def _logiqa(text: str, name: str) -> Iterator[Row | Problem]:
-    """LogiQA 1.0: a blank line, the answer's letter, context, question, and four options that bear their letters."""
+    """LogiQA 1.0: a blank line, the answer's letter, context, question, four options with their letters."""
     lines = text.rstrip("\n").split("\n")
     starts = [
         i
