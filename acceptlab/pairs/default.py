@@ -52,7 +52,9 @@ PAIRS: dict[str, PairSpec] = {
     DEFAULT_PAIR: PairSpec(
         name=DEFAULT_PAIR,
         target=f"pair:{DEFAULT_PAIR}",
-        draft="self:skip=12,14",
+        # of all pairs among the six layers that are missed least, the one with the largest overlap with the
+        # target on 160 tokens of its own: 0.79
+        draft="self:skip=3,17",
         summary="SmolLM2-135M-Instruct, drafted by itself without two of its 30 layers (a slow stand-in)",
         licence="Apache-2.0",
         size_mb=540,
@@ -183,7 +185,7 @@ def _check_converted(folder: Path) -> None:
         for name, expected in files.items():
             if cached_sha256(folder / name) != expected:
                 raise RunError(f"'{folder / name}' was changed after its conversion: {remedy}")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
             f"the converted model is damaged ({type(error).__name__}: {error}): {remedy}"
         ) from None

@@ -14,9 +14,9 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, n_embeddings: int | None = Non
     """Token ids of a prompt, ready for generation.
 
     Args:
-        tokenizer: the target's. prompt: a text; or user turns, of which the first is used, since the later
-        ones answer replies that this
-            model has not given; or a whole conversation as messages with `role` and `content`.
+        tokenizer: the target's.
+        prompt: a text; or user turns, of which the first is used, since the later ones answer replies that
+            this model has not given; or a whole conversation as messages with `role` and `content`.
         n_embeddings: rows of the target's embedding, to refuse ids beyond it.
 
     A tokenizer with a chat template gets one user message and the header of the reply; the template alone

@@ -17,6 +17,7 @@ from filelock import FileLock
 from acceptlab.errors import RunError
 
 _HASHES = "hashes.json"
+_SLOW_SIZE = 4 * 10**9
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 
 
@@ -50,6 +51,8 @@ def cached_sha256(path: Path) -> str:
     entry = known.get(key)
     if isinstance(entry, list) and len(entry) == 3 and entry[:2] == stamp and isinstance(entry[2], str):
         return entry[2]
+    if stat.st_size > _SLOW_SIZE:
+        progress(f"taking the checksum of {path.name}, once ({stat.st_size / 1e9:.0f} GB)")
     digest = sha256_of(path)
     # read again: another process may have added entries while this one was hashing
     with contextlib.suppress(OSError):

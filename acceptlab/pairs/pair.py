@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from acceptlab.errors import UsageError
@@ -18,6 +17,7 @@ from acceptlab.pairs.cached import CachedModel
 from acceptlab.pairs.drafts import Draft
 from acceptlab.pairs.encoding import Prompt, encode_prompt, end_ids
 from acceptlab.pairs.files import cached_sha256, weight_files
+from acceptlab.pairs.probe import PROBE_LEN, probe
 from acceptlab.pairs.source import Source
 from acceptlab.pairs.vocab import (
     PaddedModel,
@@ -139,7 +139,11 @@ def pair_from_models(
 
 def _cached(model: PreTrainedModel, name: str) -> CachedModel:
     checks.check_model(model, name)
-    return CachedModel(model.eval().requires_grad_(False), name)
+    cached = CachedModel(model.eval().requires_grad_(False), name)
+    limit = checks.window_limit(model.config)
+    if limit is None or limit >= PROBE_LEN:
+        probe(cached, model, name)
+    return cached
 
 
 def _draft_core(draft: Draft) -> LanguageModel:
@@ -196,9 +200,3 @@ def tokenizer_sha256(tokenizer: Any) -> str:
         "probe": tokenizer(_PROBE).input_ids,
     }
     return hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
-
-
-def release_memory() -> None:
-    """Give freed accelerator memory back, between pairs."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

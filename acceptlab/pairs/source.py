@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
-from acceptlab.errors import RunError, UsageError
+from acceptlab.errors import AcceptlabError, RunError, UsageError
 from acceptlab.pairs import checks
 from acceptlab.pairs.convert import load_dense_gguf, load_gguf_tokenizer, no_bars
 from acceptlab.pairs.default import DEFAULT_PAIR, default_target_folder
@@ -102,20 +102,30 @@ def load_model(source: Source, dtype: torch.dtype, device: torch.device) -> PreT
     """
     config = load_config(source)
     quantized = getattr(config, "quantization_config", None) is not None and not source.is_gguf
-    if not quantized:
-        check_memory(source.id, source.path, dtype, device)
     with _one_sentence(source):
+        if not quantized:
+            check_memory(source.id, source.path, dtype, device)
         if source.is_gguf:
             model = load_dense_gguf(source.path, dtype)
-        elif quantized:  # such models place themselves and keep their own number types
-            model = AutoModelForCausalLM.from_pretrained(
-                str(source.path), dtype="auto", device_map={"": device}
-            )
         else:
-            model = AutoModelForCausalLM.from_pretrained(str(source.path), dtype=dtype)
+            # quantized models place themselves and keep their own number types
+            options = {"dtype": "auto", "device_map": {"": device}} if quantized else {"dtype": dtype}
+            model, report = AutoModelForCausalLM.from_pretrained(
+                str(source.path), output_loading_info=True, **options
+            )
+            _refuse_missing(report["missing_keys"], source)
         model = model if quantized else model.to(device)
     checks.check_model(model, source.id)
     return model.eval().requires_grad_(False)
+
+
+def _refuse_missing(missing: Collection[str], source: Source) -> None:
+    """Refuse a model with tensors that its files lack: they would hold random numbers."""
+    if missing:
+        raise RunError(
+            f"the files of '{source.id}' lack {len(missing)} of its tensors (first '{min(missing)}'): "
+            "get the whole model again"
+        )
 
 
 def load_tokenizer(source: Source) -> Any | None:
@@ -138,20 +148,21 @@ def _one_sentence(source: Source) -> Iterator[None]:
             # advice about the checkpoint's own files: nothing that the reader of a run can act on
             warnings.simplefilter("ignore")
             yield
+    except AcceptlabError:
+        raise
     except ImportError as error:
-        raise UsageError(f"'{source.id}' needs a package that is missing: {_first_line(error)}") from None
-    except (MemoryError, RuntimeError) as error:
+        raise UsageError(f"'{source.id}' needs a package that is missing: {_first_line(error)}") from error
+    except Exception as error:
+        # readers of foreign files raise anything: struct.error, KeyError, SafetensorError, ...
         if is_out_of_memory(error):
             raise RunError(
                 f"memory ran out while loading '{source.id}': use a smaller model or dtype"
-            ) from None
-        raise RunError(f"cannot load '{source.id}': {_first_line(error)}") from None
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            ) from error
         if "trust_remote_code" in str(error):
             raise UsageError(
                 f"'{source.id}' needs code of its own, which is not run: use an architecture of transformers"
-            ) from None
-        raise RunError(f"cannot load '{source.id}': {type(error).__name__}: {_first_line(error)}") from None
+            ) from error
+        raise RunError(f"cannot load '{source.id}': {type(error).__name__}: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
