@@ -93,7 +93,10 @@ def collector_split(pair: Pair, prompts: Sequence[Prompt], settings: Settings) -
     parts = {
         "target passes": target.pass_s,
         "draft passes": draft.pass_s,
-        "choosing and judging the nodes": step_s["draft_ms"] + step_s["verify_ms"] + _prefill(wall_of_prompts_s, step_s) - inside_s,
+        "choosing and judging the nodes": step_s["draft_ms"]
+        + step_s["verify_ms"]
+        + _prefill(wall_of_prompts_s, step_s)
+        - inside_s,
         "measures and rows": step_s["record_ms"],
         "cache and bookkeeping": step_s["other_ms"],
         "writing Parquet, encoding, the rest": wall_s - wall_of_prompts_s,

@@ -15,7 +15,6 @@ import numpy as np
 
 from acceptlab.engine import Settings, Step, decode
 from acceptlab.errors import UsageError
-from acceptlab.errors import UsageError
 from acceptlab.records import StopReason
 from acceptlab.store import RunWriter
 

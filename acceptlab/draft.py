@@ -20,6 +20,7 @@ from acceptlab.pairing import ProposalKind
 from acceptlab.sampling import Warp, propose, warp
 from acceptlab.tree import Tree
 
+
 @dataclass(frozen=True)
 class Proposal:
     """A drafted tree and what the draft model said in its contexts.

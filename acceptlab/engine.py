@@ -130,9 +130,7 @@ def _step(
     proposal = grow(draft, committed, shape, settings.warp, settings.proposal, draft_draws)
     clock.lap("draft")
     logits = target_pass(target, committed, proposal)
-    drafted = Drafted(
-        proposal.tree, proposal.token_ids.numpy(), _draft_rows(proposal), proposal.draft_probs
-    )
+    drafted = Drafted(proposal.tree, proposal.token_ids.numpy(), _draft_rows(proposal), proposal.draft_probs)
     side = read_target(settings.rule, drafted, logits, settings.warp)
     verify_draws = uniforms(settings.seed, prompt_id, index, "verify", proposal.tree.n_nodes + 1)
     verdict = verify(settings.rule, drafted, side, verify_draws, settings.eos_ids)
@@ -154,21 +152,26 @@ def _step(
         nodes,
         contexts,
         clock.times_ms,
-
     )
 
 
-def target_pass(target: LanguageModel, committed: Sequence[int], proposal: Proposal) -> Float[Tensor, "rows vocab"]:
-    """The one pass of a step: logits of the root and of every node. The cache holds all committed tokens but the root."""
+def target_pass(
+    target: LanguageModel, committed: Sequence[int], proposal: Proposal
+) -> Float[Tensor, "rows vocab"]:
+    """The one pass of a step: logits of the root and of every node; the cache holds all of the text but the root."""
     past = len(committed) - 1
     tree = proposal.tree
     token_ids = torch.cat([torch.tensor(committed[-1:]), proposal.token_ids])
     positions = past + torch.cat([torch.zeros(1, dtype=torch.int64), torch.from_numpy(tree.depths)])
-    visible = torch.cat([torch.ones((len(token_ids), past), dtype=torch.bool), torch.from_numpy(tree.visible)], dim=1)
+    visible = torch.cat(
+        [torch.ones((len(token_ids), past), dtype=torch.bool), torch.from_numpy(tree.visible)], dim=1
+    )
     return target.forward(token_ids, positions, visible)
 
 
-def commit(target: LanguageModel, draft: LanguageModel, n_committed: int, proposal: Proposal, verdict: Verdict) -> None:
+def commit(
+    target: LanguageModel, draft: LanguageModel, n_committed: int, proposal: Proposal, verdict: Verdict
+) -> None:
     """Keep the committed tokens and the accepted path in both caches, and nothing else.
 
     The target's slots are the text, the root, then the nodes in order; the draft's are the text with the root, then
@@ -219,7 +222,8 @@ def _record(proposal: Proposal, logits: Tensor, side: Target, settings: Warp) ->
     picked = torch.from_numpy(rows).to(logits.device)
     here = logits[picked]
     target_probs = warp(here, settings) if side.probs is None else side.probs[picked]
-    contexts = Contexts(here, proposal.draft_logits, target_probs, proposal.draft_probs)
+    unwarped = settings.temperature == 1 and not settings.top_k and settings.top_p == 1
+    contexts = Contexts(here, proposal.draft_logits, target_probs, proposal.draft_probs, unwarped)
     parent_index = _draft_rows(proposal)[proposal.tree.parent_rows]
     measured = measure(contexts, parent_index, proposal.token_ids, proposal.tree)
     depths = np.concatenate([[0], proposal.tree.depths])

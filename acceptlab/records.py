@@ -80,10 +80,28 @@ _MEASURES = (
     Column("draft_entropy", "float32", "Entropy of the draft's model distribution.", unit="nats"),
     Column("target_entropy", "float32", "Entropy of the target's model distribution.", unit="nats"),
     Column("overlap", "float32", "Sum over the vocabulary of min(target, draft), sampling distributions."),
-    Column("kl_target_draft", "float32", "KL(target || draft), model distributions; may be infinite.", unit="nats"),
-    Column("kl_draft_target", "float32", "KL(draft || target), model distributions; may be infinite.", unit="nats"),
-    Column("target_margin", "float32", "Largest minus second largest probability of the target, model distribution."),
-    Column("draft_margin", "float32", "Largest minus second largest probability of the draft, model distribution."),
+    Column(
+        "kl_target_draft",
+        "float32",
+        "KL(target || draft), model distributions; may be infinite.",
+        unit="nats",
+    ),
+    Column(
+        "kl_draft_target",
+        "float32",
+        "KL(draft || target), model distributions; may be infinite.",
+        unit="nats",
+    ),
+    Column(
+        "target_margin",
+        "float32",
+        "Largest minus second largest probability of the target, model distribution.",
+    ),
+    Column(
+        "draft_margin",
+        "float32",
+        "Largest minus second largest probability of the draft, model distribution.",
+    ),
     Column("target_top_prob", "float32", "Largest probability of the target, model distribution."),
     Column("draft_top_prob", "float32", "Largest probability of the draft, model distribution."),
 )
@@ -111,10 +129,16 @@ NODES = Table(
             "min(1, target_prob/draft_prob), whatever the outcome; null where draft_prob is 0.",
             nullable=True,
         ),
-        Column("draft_rank", "int32", "Rank in the draft's model distribution, 0 the argmax; ties by lower id."),
-        Column("target_rank", "int32", "Rank in the target's model distribution, 0 the argmax; ties by lower id."),
+        Column(
+            "draft_rank", "int32", "Rank in the draft's model distribution, 0 the argmax; ties by lower id."
+        ),
+        Column(
+            "target_rank", "int32", "Rank in the target's model distribution, 0 the argmax; ties by lower id."
+        ),
         Column("is_target_argmax", "bool", "Whether the token is the target's argmax; known for every node."),
-        Column("path_draft_prob", "float32", "Product of draft_prob from the root's child down to this node."),
+        Column(
+            "path_draft_prob", "float32", "Product of draft_prob from the root's child down to this node."
+        ),
         Column("test_prob", "float32", "Probability that the rule tests the node, given the drafted tree."),
         Column(
             "accept_prob",
@@ -136,14 +160,24 @@ CONTEXTS = Table(
         _STEP,
         Column("node", "int16", "Node whose next-token distributions these are; -1 is the root."),
         Column("depth", "int16", "Depth of that node; 0 is the root."),
-        Column("position", "int32", "Position of the context's last token in the text, from 0.", unit="tokens"),
+        Column(
+            "position", "int32", "Position of the context's last token in the text, from 0.", unit="tokens"
+        ),
         *_MEASURES,
         Column("renyi_half", "float32", "Renyi divergence of order 1/2, model distributions.", unit="nats"),
         Column("target_argmax", "int32", "The target's argmax; the lowest id among exact ties."),
         Column("draft_argmax", "int32", "The draft's argmax; the lowest id among exact ties."),
-        Column("target_token_ids", "list<int32>", f"The target's {TOP_N} most probable tokens, most probable first."),
+        Column(
+            "target_token_ids",
+            "list<int32>",
+            f"The target's {TOP_N} most probable tokens, most probable first.",
+        ),
         Column("target_probs", "list<float16>", "Their model probabilities, rounded down to 16 bits."),
-        Column("draft_token_ids", "list<int32>", f"The draft's {TOP_N} most probable tokens, most probable first."),
+        Column(
+            "draft_token_ids",
+            "list<int32>",
+            f"The draft's {TOP_N} most probable tokens, most probable first.",
+        ),
         Column("draft_probs", "list<float16>", "Their model probabilities, rounded down to 16 bits."),
         Column(
             "thresholds_forward",
@@ -167,7 +201,12 @@ STEPS = Table(
     (
         *_KEYS,
         _STEP,
-        Column("context_len", "int32", "Committed tokens before the step, prompt and root included.", unit="tokens"),
+        Column(
+            "context_len",
+            "int32",
+            "Committed tokens before the step, prompt and root included.",
+            unit="tokens",
+        ),
         Column("n_nodes", "int16", "Drafted nodes."),
         Column("n_tested", "int16", "Nodes that the rule tested (accepted or rejected)."),
         Column("accepted_len", "int16", "Drafted tokens accepted, without the bonus token.", unit="tokens"),
@@ -189,7 +228,12 @@ STEPS = Table(
             "The bonus or correction token; null where the text was cut before it.",
             nullable=True,
         ),
-        Column("stop_reason", "string", "Why the text ended with this step; null where it went on.", nullable=True),
+        Column(
+            "stop_reason",
+            "string",
+            "Why the text ended with this step; null where it went on.",
+            nullable=True,
+        ),
         Column("draft_ms", "float32", "Time in draft passes and in choosing the nodes.", unit="ms"),
         Column("verify_ms", "float32", "Time in the target pass and in the rule.", unit="ms"),
         Column("record_ms", "float32", "Time in computing the measures and rows.", unit="ms"),
@@ -205,7 +249,13 @@ PROMPTS = Table(
         *_KEYS,
         Column("source", "string", "Where the prompt came from: a shipped set or a file name."),
         Column("prompt_sha256", "string", "SHA-256 of the prompt's text (UTF-8)."),
-        Column("n_prompt_tokens", "int32", "Tokens of the prompt with its template.", nullable=True, unit="tokens"),
+        Column(
+            "n_prompt_tokens",
+            "int32",
+            "Tokens of the prompt with its template.",
+            nullable=True,
+            unit="tokens",
+        ),
         Column("n_new_tokens", "int32", "Tokens generated, EOS included.", unit="tokens"),
         Column("output_token_ids", "list<int32>", "The generated tokens, EOS included."),
         Column("output_text", "string", "The generated text, special tokens removed."),

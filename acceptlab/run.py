@@ -1,4 +1,4 @@
-"""From what was asked to a run on disk: names, configuration, provenance. One function for the command line and studies.
+"""From what was asked to a run on disk: names, configuration, provenance. The command line and studies share it.
 
 Boundary: resolves names into a pair, prompts and settings and hands them to `collect`. No arithmetic, no Parquet.
 """
@@ -92,7 +92,13 @@ class Plan:
     def folder_name(self) -> str:
         """A readable name, the same for the same configuration, so that a repeated command finds its run."""
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:8]
-        words = (self.config["pair"], "+".join(self.config["domains"]), self.config["rule"], self.config["tree"], digest)
+        words = (
+            self.config["pair"],
+            "+".join(self.config["domains"]),
+            self.config["rule"],
+            self.config["tree"],
+            digest,
+        )
         return "_".join("".join(c if c.isalnum() or c in "-+.," else "-" for c in word) for word in words)
 
 
@@ -178,7 +184,9 @@ def run_collection(
     except KeyboardInterrupt:
         show.stop()
         n_done = len(writer.done_prompt_ids)
-        show.say(f"stopped after {n_done} of {len(planned.prompts)} prompts: repeat the command with --resume")
+        show.say(
+            f"stopped after {n_done} of {len(planned.prompts)} prompts: repeat the command with --resume"
+        )
         raise
     finally:
         show.stop()
@@ -197,7 +205,9 @@ def prepare(planned: Plan) -> tuple[Pair, Settings]:
     from acceptlab.sampling import Warp
 
     asked = planned.request
-    pair = load_pair(asked.pair, target=asked.target, draft=asked.draft, device=asked.device, dtype=asked.dtype)
+    pair = load_pair(
+        asked.pair, target=asked.target, draft=asked.draft, device=asked.device, dtype=asked.dtype
+    )
     if planned.tree.static is None:
         raise UsageError(f"tree '{planned.tree.text}' has no fixed shape")
     settings = Settings(
@@ -225,7 +235,9 @@ def _already_there(folder: Path, config: dict[str, Any], resume: bool) -> bool:
             "choose another --run"
         )
     if not run.is_complete and not resume:
-        raise UsageError(f"'{folder}' already holds an interrupted run: add --resume to go on, or choose another --run")
+        raise UsageError(
+            f"'{folder}' already holds an interrupted run: add --resume to go on, or choose another --run"
+        )
     return run.is_complete
 
 
@@ -257,7 +269,9 @@ def summary(folder: Path) -> str:
     """One sentence about a complete run."""
     run = open_run(folder)
     counts = {name: run.n_rows(name) for name in ("prompts", "steps", "nodes")}
-    return f"collected {counts['nodes']:,} nodes in {counts['steps']:,} steps of {counts['prompts']:,} prompts"
+    return (
+        f"collected {counts['nodes']:,} nodes in {counts['steps']:,} steps of {counts['prompts']:,} prompts"
+    )
 
 
 def _digest(prompts: Sequence[Prompt]) -> str:

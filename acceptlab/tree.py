@@ -34,7 +34,9 @@ class Tree:
     def __post_init__(self) -> None:
         for node, parent in enumerate(self.parents):
             if not -1 <= parent < node:
-                raise UsageError(f"tree node {node} has parent {parent}: a parent must come before its children")
+                raise UsageError(
+                    f"tree node {node} has parent {parent}: a parent must come before its children"
+                )
 
     @property
     def n_nodes(self) -> int:
@@ -171,10 +173,14 @@ def _from_file(path: Path) -> Tree:
     except OSError as error:
         raise UsageError(f"cannot read the tree file '{path}': {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"tree file '{path}' is not JSON ({error}); write {{\"parents\": [-1, 0, ...]}}") from None
+        raise UsageError(
+            f"tree file '{path}' is not JSON ({error}); write {{\"parents\": [-1, 0, ...]}}"
+        ) from None
     parents = content.get("parents") if isinstance(content, dict) else None
     if not isinstance(parents, list) or not parents or not all(type(p) is int for p in parents):
-        raise UsageError(f"tree file '{path}' needs a key 'parents' with a list of whole numbers, -1 for the root")
+        raise UsageError(
+            f"tree file '{path}' needs a key 'parents' with a list of whole numbers, -1 for the root"
+        )
     if len(parents) > MAX_NODES:
         raise UsageError(f"tree file '{path}' has {len(parents)} nodes, more than {MAX_NODES}")
     return Tree(tuple(parents))

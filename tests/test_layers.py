@@ -43,7 +43,18 @@ LAYERS = (
 A module may import from its own part and from parts above it in this list.
 """
 
-ANALYSIS = ("store", "queries", "stats", "ranks", "analysis", "figures", "report", "theory", "prompts", "rules")
+ANALYSIS = (
+    "store",
+    "queries",
+    "stats",
+    "ranks",
+    "analysis",
+    "figures",
+    "report",
+    "theory",
+    "prompts",
+    "rules",
+)
 
 
 def part_of(path: Path) -> str:
@@ -62,7 +73,9 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or not path.stem.startswith("__"))
+MODULES = sorted(
+    path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or not path.stem.startswith("__")
+)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -56,7 +56,9 @@ def tiny_model(family: str, seed: int = 0, attention: str = "sdpa", **overrides:
     config._attn_implementation = attention
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
-    model = getattr(transformers, _FAMILIES[family][0] + ("LMHeadModel" if family == "gpt2" else "ForCausalLM"))(config)
+    model = getattr(
+        transformers, _FAMILIES[family][0] + ("LMHeadModel" if family == "gpt2" else "ForCausalLM")
+    )(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:

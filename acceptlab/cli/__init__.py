@@ -18,12 +18,27 @@ import typer
 from acceptlab import __version__
 from acceptlab.errors import AcceptlabError
 
-_COMMANDS = ("collect", "analyze", "report", "study", "certify", "runs", "pairs", "prompts", "bench", "audit", "trajectories", "train")
+_COMMANDS = (
+    "collect",
+    "analyze",
+    "report",
+    "study",
+    "certify",
+    "runs",
+    "pairs",
+    "prompts",
+    "bench",
+    "audit",
+    "trajectories",
+    "train",
+)
 """Modules of this package in the order of `--help`: a group is `app`, a single command is the function `command`."""
 
 
 # newer releases of typer carry their own copy of click, so its base error is found through a public class
-_ClickError: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+_ClickError: type[Exception] = next(
+    cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException"
+)
 
 
 def _version(value: bool) -> None:
@@ -46,7 +61,9 @@ def _callback(
 
 def build_app() -> typer.Typer:
     """Assemble the commands of all modules."""
-    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich", add_completion=False)
+    app = typer.Typer(
+        no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich", add_completion=False
+    )
     app.callback()(_callback)
     for name in _COMMANDS:
         if find_spec(f"acceptlab.cli.{name}") is None:

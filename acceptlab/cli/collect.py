@@ -24,7 +24,8 @@ def command(
         str | None, typer.Option(help="Draft: hub id, folder, .gguf, self:skip=12,14 or ngram:n=3.")
     ] = None,
     prompts: Annotated[
-        str | None, typer.Option(help="Prompt set or file (acceptlab prompts list); the shipped set if left out.")
+        str | None,
+        typer.Option(help="Prompt set or file (acceptlab prompts list); the shipped set if left out."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts of each domain.")] = None,
     tree: Annotated[
@@ -35,15 +36,20 @@ def command(
         str,
         typer.Option(help="auto (what the rule is made for), or argmax for a chain of draft argmaxes."),
     ] = "auto",
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling distribution, both models.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Of the sampling distribution, both models.")
+    ] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Keep the K most probable tokens; 0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Keep the smallest set of this probability.")] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Keep the smallest set of this probability.")
+    ] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output of a prompt, in tokens.")] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     run: Annotated[
-        Path | None, typer.Option(help="Folder of the run; by default one under data/runs named after the options.")
+        Path | None,
+        typer.Option(help="Folder of the run; by default one under data/runs named after the options."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
 ) -> None:
@@ -74,7 +80,9 @@ def command(
         device=device,
         dtype=dtype,
     )
-    outcome = run_collection(request, folder=run, runs_folder=RUNS_FOLDER, resume=resume, show=CollectionBar())
+    outcome = run_collection(
+        request, folder=run, runs_folder=RUNS_FOLDER, resume=resume, show=CollectionBar()
+    )
     print(outcome.summary, file=sys.stderr)
     print(outcome.folder)
 
@@ -93,7 +101,14 @@ class CollectionBar:
     def start(self, n_prompts: int, n_done: int) -> None:
         """Show the bar."""
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         self._bar = Progress(
             TextColumn("collecting"),
@@ -116,7 +131,9 @@ class CollectionBar:
             return
         elapsed = self._bar.tasks[0].elapsed or 0.0
         rate = f"{progress.n_nodes / elapsed:,.0f} nodes/s" if elapsed > 0 else ""
-        acceptance = f"accepted {progress.n_accepted / progress.n_tested:.3f} of tested" if progress.n_tested else ""
+        acceptance = (
+            f"accepted {progress.n_accepted / progress.n_tested:.3f} of tested" if progress.n_tested else ""
+        )
         completed = progress.n_prompts_done + progress.part_of_prompt
         self._bar.update(self._task, completed=completed, rate=rate, acceptance=acceptance)
 

@@ -41,7 +41,9 @@ class _SlotLayer(DynamicLayer):  # type: ignore[misc]
         batch, heads, _, head_dim = states.shape
         return states.new_empty((batch, heads, capacity, head_dim))
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[-2]

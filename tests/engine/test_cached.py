@@ -18,7 +18,9 @@ TREE = Tree((-1, -1, 0, 1, 1, 4, 4, 2, 6))
 
 def tree_pass(model: CachedModel, past: int, root: int, tree: Tree, tokens: torch.Tensor) -> torch.Tensor:
     positions = past + torch.cat([torch.zeros(1, dtype=torch.int64), torch.from_numpy(tree.depths)])
-    visible = torch.cat([torch.ones(tree.n_nodes + 1, past, dtype=torch.bool), torch.from_numpy(tree.visible)], 1)
+    visible = torch.cat(
+        [torch.ones(tree.n_nodes + 1, past, dtype=torch.bool), torch.from_numpy(tree.visible)], 1
+    )
     return model.forward(torch.cat([torch.tensor([root]), tokens]), positions, visible)
 
 
@@ -74,7 +76,9 @@ def test_keeping_second_siblings_equals_a_fresh_prefill(family: str) -> None:
     assert model.n_slots == fresh.n_slots == len(text)
     for ours, theirs in zip(model._cache.layers, fresh._cache.layers, strict=True):
         assert torch.allclose(ours.keys[:, :, : len(text)], theirs.keys[:, :, : len(text)], atol=TOLERANCE)
-        assert torch.allclose(ours.values[:, :, : len(text)], theirs.values[:, :, : len(text)], atol=TOLERANCE)
+        assert torch.allclose(
+            ours.values[:, :, : len(text)], theirs.values[:, :, : len(text)], atol=TOLERANCE
+        )
     one = torch.ones((1, len(text) + 1), dtype=torch.bool)
     following = model.forward(torch.tensor([3]), torch.tensor([len(text)]), one)
     assert torch.allclose(following[0], plain(model, [*text.tolist(), 3]), atol=TOLERANCE)

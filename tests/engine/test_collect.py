@@ -21,7 +21,10 @@ from acceptlab.records import TABLES, TIMING_COLUMNS
 from acceptlab.store import open_run
 from tests.engine.helpers import save_pair
 
-PROMPTS = [{"id": f"p{i}", "domain": ("code", "math")[i % 2], "prompt": f"word{i} word{i + 3} word7"} for i in range(6)]
+PROMPTS = [
+    {"id": f"p{i}", "domain": ("code", "math")[i % 2], "prompt": f"word{i} word{i + 3} word7"}
+    for i in range(6)
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,12 @@ def run(home: Path, *options: str) -> Done:
 def rows(folder: Path) -> dict[str, pd.DataFrame]:
     found = {}
     for table in TABLES:
-        frame = open_run(folder).read(table.name).to_pandas().drop(columns=["run_id", *TIMING_COLUMNS], errors="ignore")
+        frame = (
+            open_run(folder)
+            .read(table.name)
+            .to_pandas()
+            .drop(columns=["run_id", *TIMING_COLUMNS], errors="ignore")
+        )
         text = frame.select_dtypes("category").columns
         frame[text] = frame[text].astype(object)  # categories would sort in the order of their appearance
         found[table.name] = frame.sort_values(list(table.key)).reset_index(drop=True)
@@ -81,7 +89,10 @@ def test_a_run_obeys_its_invariants(whole: Path) -> None:
     tables = rows(whole)
     nodes, steps, prompts = tables["nodes"], tables["steps"], tables["prompts"]
     assert len(prompts) == 6
-    assert (prompts.n_new_tokens == steps.groupby("prompt_id").emitted_len.sum().reindex(prompts.prompt_id).to_numpy()).all()
+    assert (
+        prompts.n_new_tokens
+        == steps.groupby("prompt_id").emitted_len.sum().reindex(prompts.prompt_id).to_numpy()
+    ).all()
     assert (prompts.output_token_ids.map(len) == prompts.n_new_tokens).all()
     going_on = steps[steps.stop_reason.isna()]
     assert (going_on.emitted_len == going_on.accepted_len + 1).all()
@@ -97,11 +108,17 @@ def test_a_run_obeys_its_invariants(whole: Path) -> None:
     assert (nodes.is_target_argmax == (nodes.target_rank == 0)).all()
 
 
-def test_a_kill_loses_at_most_the_prompt_in_hand_and_resume_gives_the_same_rows(home: Path, whole: Path) -> None:
+def test_a_kill_loses_at_most_the_prompt_in_hand_and_resume_gives_the_same_rows(
+    home: Path, whole: Path
+) -> None:
     folder = home / "killed"
     environment = {**os.environ, "ACCEPTLAB_CACHE": str(home / "cache")}
     with subprocess.Popen(
-        command("--run", "killed"), cwd=home, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command("--run", "killed"),
+        cwd=home,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         deadline = time.monotonic() + 60
         while len(list(folder.glob("prompts/*.parquet"))) < 2 and time.monotonic() < deadline:

@@ -90,7 +90,9 @@ def test_an_accepted_eos_ends_the_text_where_stepping_ends_it() -> None:
 def test_nodes_below_an_eos_are_untested() -> None:
     target = CachedModel(tiny_model("llama"), "target")
     eos = stepping(target, 1)[0]
-    (step,) = decode(target, CachedModel(target.model, "same"), PROMPT, "a", settings(eos_ids=frozenset({eos})))
+    (step,) = decode(
+        target, CachedModel(target.model, "same"), PROMPT, "a", settings(eos_ids=frozenset({eos}))
+    )
     below = [node for node in range(step.tree.n_nodes) if 0 in step.tree.path(node)[:-1]]
     assert below
     assert step.verdict.outcomes[0] is Outcome.ACCEPTED
@@ -113,7 +115,8 @@ def test_one_token_drafts_nothing() -> None:
     (step,) = decode(target, draft, PROMPT, "a", settings(max_new_tokens=1))
     assert step.tree.n_nodes == 0
     assert step.verdict.outcomes == ()
-    assert step.nodes == {} and step.contexts == {}
+    assert step.nodes == {}
+    assert step.contexts == {}
 
 
 def test_emitted_is_accepted_plus_one_where_not_cut() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from acceptlab.tree import Tree, from_branches
 
 TREE = from_branches([3, 2])
 PARENT_INDEX = TREE.parent_rows
+UNWARPED = Warp()
 
 
-def contexts(vocab: int, settings: Warp = Warp(), seed: int = 0, spread: float = 3.0) -> Contexts:
+def contexts(vocab: int, settings: Warp = UNWARPED, seed: int = 0, spread: float = 3.0) -> Contexts:
     generator = torch.Generator().manual_seed(seed)
     target = spread * torch.randn((4, vocab), generator=generator)
     draft = target + torch.randn((4, vocab), generator=generator)
@@ -56,7 +58,9 @@ def test_measures_equal_the_plain_forms(vocab: int) -> None:
         "draft_argmax": draft.argmax(axis=-1),
     }
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-12, err_msg=name)  # float64 on both sides
+        np.testing.assert_allclose(
+            found[name], values, rtol=1e-9, atol=1e-12, err_msg=name
+        )  # float64 on both sides
 
 
 def test_the_head_holds_the_most_probable_tokens_in_order() -> None:
@@ -74,7 +78,9 @@ def test_thresholds_are_those_of_the_full_distribution() -> None:
     target = softmax(given.target_logits)
     exact_both = thresholds(target, [parse_rule(text) for text in CERTIFICATE_RULES])
     for name, exact in zip(("forward", "reverse"), exact_both, strict=True):
-        np.testing.assert_allclose(found[f"thresholds_{name}"], exact, rtol=1e-9)  # float64 sums in another order
+        np.testing.assert_allclose(
+            found[f"thresholds_{name}"], exact, rtol=1e-9
+        )  # float64 sums in another order
 
 
 def test_node_columns_equal_a_loop_over_the_vocabulary() -> None:
@@ -88,8 +94,13 @@ def test_node_columns_equal_a_loop_over_the_vocabulary() -> None:
         assert found["draft_prob"][node] == draft_prob
         assert found["target_prob"][node] == target_prob
         ratio = found["accept_ratio"][node]
-        assert math.isnan(ratio) if draft_prob == 0 else ratio == pytest.approx(min(1, target_prob / draft_prob))
-        for name, logits in (("target_rank", given.target_logits[row]), ("draft_rank", given.draft_logits[row])):
+        assert (
+            math.isnan(ratio) if draft_prob == 0 else ratio == pytest.approx(min(1, target_prob / draft_prob))
+        )
+        for name, logits in (
+            ("target_rank", given.target_logits[row]),
+            ("draft_rank", given.draft_logits[row]),
+        ):
             assert found[name][node] == sum(float(logits[v]) > float(logits[token]) for v in range(vocab))
         product = math.prod(float(given.draft_probs[PARENT_INDEX[i], drafted[i]]) for i in TREE.path(node))
         assert found["path_draft_prob"][node] == pytest.approx(product)
@@ -106,6 +117,24 @@ def test_exact_ties_rank_by_lower_id() -> None:
     assert found.contexts["target_argmax"].tolist() == [1]
     assert found.contexts["target_token_ids"][0].tolist() == [1, 2, 0, 3]
     assert found.contexts["target_margin"].tolist() == [0.0]
+
+
+def test_ranks_are_right_where_many_tokens_tie_at_the_end_of_the_head() -> None:
+    vocab = 200
+    logits = torch.zeros((1, vocab))
+    logits[0, :60] = torch.arange(60, 0, -1).float()
+    given = Contexts(logits, logits, warp(logits, Warp()), warp(logits, Warp()))
+    tree = from_branches([4])
+    found = measure(given, tree.parent_rows, torch.tensor([5, 60, 62, 199]), tree).nodes
+    assert found["target_rank"].tolist() == [5, 60, 62, 199]
+
+
+def test_the_short_cut_of_unwarped_distributions_changes_nothing() -> None:
+    given = contexts(300)
+    short = replace(given, unwarped=True)
+    both = [measure(each, PARENT_INDEX, tokens(300), TREE) for each in (given, short)]
+    for name, values in both[0].contexts.items():
+        np.testing.assert_allclose(both[1].contexts[name], values, rtol=1e-12, err_msg=name)
 
 
 def test_excluded_tokens_have_no_part_in_the_entropy() -> None:
