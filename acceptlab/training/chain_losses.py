@@ -51,23 +51,29 @@ def _before(values: Steps) -> Steps:
     return torch.cat([torch.ones_like(values[..., :1]), values[..., :-1]], dim=-1).cumprod(dim=-1)
 
 
-def path_value(accepts: Steps, mask: Mask) -> Values:
-    """Sum over k of B_k, the product of b_1..b_k.
+def path_terms(accepts: Steps, mask: Mask) -> Steps:
+    """B_k of every position: the product of b_1..b_k, 0 behind the window's end."""
+    return torch.where(mask, accepts, torch.zeros_like(accepts)).cumprod(dim=-1)
 
-    Unbiased for the expected accepted length (REAL, path form).
-    """
-    valid = torch.where(mask, accepts, torch.zeros_like(accepts))
-    return valid.cumprod(dim=-1).sum(dim=-1)
+
+def path_value(accepts: Steps, mask: Mask) -> Values:
+    """Sum over k of B_k (REAL, path form): unbiased for the expected accepted length."""
+    return path_terms(accepts, mask).sum(dim=-1)
+
+
+def branch_terms(accepts: Steps, overlaps: Steps, mask: Mask, *, detach_prefix: bool = False) -> Steps:
+    """B_(k-1) a_k of every position; `detach_prefix` drops the gradient through B_(k-1), an ablation."""
+    prefix = _before(torch.where(mask, accepts, torch.zeros_like(accepts)))
+    prefix = prefix.detach() if detach_prefix else prefix
+    return torch.where(mask, prefix * overlaps, torch.zeros_like(overlaps))
 
 
 def branch_value(accepts: Steps, overlaps: Steps, mask: Mask, *, detach_prefix: bool = False) -> Values:
     """Sum over k of B_(k-1) a_k (REAL): unbiased too, no term varies more than its path counterpart.
 
-    The aggregate has no such guarantee. `detach_prefix` drops the gradient through B_(k-1), an ablation.
+    The aggregate has no such guarantee.
     """
-    prefix = _before(torch.where(mask, accepts, torch.zeros_like(accepts)))
-    prefix = prefix.detach() if detach_prefix else prefix
-    return torch.where(mask, prefix * overlaps, torch.zeros_like(overlaps)).sum(dim=-1)
+    return branch_terms(accepts, overlaps, mask, detach_prefix=detach_prefix).sum(dim=-1)
 
 
 def wtv_value(overlaps: Steps, mask: Mask) -> Values:

@@ -1,7 +1,8 @@
 """The training loop: AdamW on batches of trajectories, with held-out measures and resumable checkpoints.
 
-A run is a folder: `settings.json`, `log.jsonl` (one line a report), `checkpoint.pt` (everything to go on
-from), and the drafter folders `best/` (highest held-out overlap so far) and `last/`.
+A run is a folder: `settings.json`, `diagnostics.json` at the end, `log.jsonl` (one line a report),
+`checkpoint.pt` (everything to go on from), and the drafter folders `best/` (highest held-out overlap so far)
+and `last/`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
 from acceptlab.training.corpus import Batch, Example, draw_batches, mean_target_probs
+from acceptlab.training.diagnostics import gradient_variance
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.losses import Scores, objective
 from acceptlab.training.settings import TrainSettings
@@ -142,7 +144,16 @@ class Trainer:
                 self.trained_s += seconds
                 self._report(sum(losses) / len(losses), n_tokens / seconds)
                 began, n_tokens, losses = time.monotonic(), 0, []
+        self._diagnose()
         return self.best
+
+    def _diagnose(self) -> None:
+        """Gradient variance of both length estimates at the last checkpoint, once a run is through."""
+        path = self.folder / "diagnostics.json"
+        if path.exists():
+            return
+        found = gradient_variance(self.drafter, self.held_out, gamma=self.settings.gamma)
+        path.write_text(json.dumps({"step": self.step, **asdict(found)}, indent=1) + "\n", encoding="utf-8")
 
     def _update(self, batch: Batch) -> float:
         drafter, settings = self.drafter, self.settings
