@@ -97,12 +97,7 @@ def accept_probs(
     else:
         accept = _sibling_accepts(rule, drafted, _probs(rule, target), blocked)
     accept[blocked] = 0.0
-    if np.isnan(accept).any():
-        node = int(np.flatnonzero(np.isnan(accept))[0])
-        raise RunError(
-            f"node {node} holds token {drafted.token_ids[node]}, which the draft cannot have drawn there: "
-            f"rule '{rule}' needs candidates sampled from the draft's own distribution"
-        )
+    _refuse_undrawn(drafted, np.isnan(accept))
     return accept
 
 
@@ -217,7 +212,17 @@ def _chain_weights(
     offered_rows = torch.from_numpy(drafted.draft_rows[:length, None]).to(target_probs.device)
     wanted = target_probs[:length].gather(1, tokens)[:, 0]
     offered = _draft_probs(drafted)[offered_rows, tokens][:, 0]
-    return block_weights((wanted / offered).masked_fill(offered == 0, torch.nan))
+    _refuse_undrawn(drafted, (offered == 0).cpu().numpy())
+    return block_weights(wanted / offered)
+
+
+def _refuse_undrawn(drafted: Drafted, is_undrawn: Bool[np.ndarray, " some_nodes"]) -> None:
+    if is_undrawn.any():
+        node = int(np.flatnonzero(is_undrawn)[0])
+        raise RunError(
+            f"node {node} holds token {drafted.token_ids[node]}, which the draft cannot have drawn there: "
+            "use candidates sampled from the draft's own distribution, or rule onehot"
+        )
 
 
 def _argmax(rule: Rule, target: Target) -> Int[np.ndarray, " contexts"]:
