@@ -172,23 +172,33 @@ CONTEXTS = Table(
             "list<int32>",
             f"The target's {TOP_N} most probable tokens, most probable first.",
         ),
-        Column("target_probs", "list<float16>", "Their model probabilities, rounded down to 16 bits."),
+        Column(
+            "target_probs",
+            "list<float32>",
+            "Their model probabilities, rounded down: the first 8 to 11 significant bits, the rest to 8.",
+        ),
         Column(
             "draft_token_ids",
             "list<int32>",
             f"The draft's {TOP_N} most probable tokens, most probable first.",
         ),
-        Column("draft_probs", "list<float16>", "Their model probabilities, rounded down to 16 bits."),
+        Column(
+            "draft_probs",
+            "list<float32>",
+            "Their model probabilities, rounded down: the first 8 to 11 significant bits, the rest to 8.",
+        ),
         Column(
             "thresholds_forward",
             "list<float32>",
-            "Exact certificate thresholds on KL(target || draft), one per rule of CERTIFICATE_RULES, rounded down.",
+            "Exact certificate thresholds on KL(target || draft), one per rule of CERTIFICATE_RULES, rounded down "
+            "to 15 significant bits.",
             unit="nats",
         ),
         Column(
             "thresholds_reverse",
             "list<float32>",
-            "Exact certificate thresholds on KL(draft || target), one per rule of CERTIFICATE_RULES, rounded down.",
+            "Exact certificate thresholds on KL(draft || target), one per rule of CERTIFICATE_RULES, rounded down "
+            "to 15 significant bits.",
             unit="nats",
         ),
     ),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from acceptlab.records import CERTIFICATE_RULES, MEASURES, TOP_N, Outcome, StopReason
-from acceptlab.store import round_down, round_down_float16
 
 if TYPE_CHECKING:
     from tests.synthetic import Walk
@@ -123,14 +122,14 @@ def _contexts(walk: Walk) -> Columns:
         best = np.argpartition(-flat, TOP_N, axis=1)[:, :TOP_N]
         best = np.take_along_axis(best, np.argsort(-np.take_along_axis(flat, best, 1), axis=1), 1)
         columns[f"{name}_token_ids"] = best
-        columns[f"{name}_probs"] = round_down_float16(np.take_along_axis(flat, best, 1))
+        columns[f"{name}_probs"] = np.take_along_axis(flat, best, 1)
     first, second = np.sort(np.partition(walk.target[kept], -2, -1)[..., -2:], -1).reshape(-1, 2).T[::-1]
     mean = (first + second) / 2
     forward = first * np.log(first / mean) + second * np.log(second / mean)
     reverse = -np.log(1 - (np.sqrt(first) - np.sqrt(second)) ** 2)  # tilting two tokens to a tie
     looser = np.linspace(1.0, 3.0, len(CERTIFICATE_RULES))
-    columns["thresholds_forward"] = round_down(forward[:, None] * looser, np.float32)
-    columns["thresholds_reverse"] = round_down(reverse[:, None] * looser, np.float32)
+    columns["thresholds_forward"] = forward[:, None] * looser
+    columns["thresholds_reverse"] = reverse[:, None] * looser
     return columns
 
 

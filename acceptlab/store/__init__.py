@@ -4,7 +4,15 @@
 """
 
 from acceptlab.store.reader import Run, find_runs, open_run
-from acceptlab.store.schema import round_down, round_down_float16
+from acceptlab.store.rounding import prob_upper_bounds, round_down, round_down_float16
 from acceptlab.store.writer import RunWriter
 
-__all__ = ["Run", "RunWriter", "find_runs", "open_run", "round_down", "round_down_float16"]
+__all__ = [
+    "Run",
+    "RunWriter",
+    "find_runs",
+    "open_run",
+    "prob_upper_bounds",
+    "round_down",
+    "round_down_float16",
+]

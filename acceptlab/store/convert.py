@@ -14,14 +14,8 @@ import pyarrow as pa
 
 from acceptlab.errors import RunError
 from acceptlab.records import Column, Table
-from acceptlab.store.schema import (
-    DICTIONARY_COLUMNS,
-    INFINITE_COLUMNS,
-    MANTISSA_BITS,
-    arrow_schema,
-    arrow_type,
-    round_down,
-)
+from acceptlab.store.rounding import THRESHOLD_BITS, prob_bits, round_down
+from acceptlab.store.schema import DICTIONARY_COLUMNS, INFINITE_COLUMNS, arrow_schema, arrow_type
 
 Values: TypeAlias = Any
 """Sequences, NumPy arrays or Arrow arrays; None stands for null."""
@@ -138,21 +132,20 @@ def _lists(column: Column, values: Any, table: str) -> pa.Array:
     else:
         rows = [np.asarray(row if row is not None else [None], dtype=None) for row in values]
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        rows = [
-            row for row in rows if len(row)
-        ]  # an empty row has NumPy's default type, which would widen others
+        rows = [row for row in rows if len(row)]  # NumPy's default type of an empty one would widen others
         flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     element = Column(column.name, str(kind.value_type), column.doc)
     if pa.types.is_floating(kind.value_type):
         exact = _as_floats(column, flat, table)
         if np.isnan(exact).any():
             raise _bad(column, table, "is not a number in some list, where no null may stand")
         _refuse_infinite(column, exact, table)
-        stored = round_down(exact, kind.value_type.to_pandas_dtype(), MANTISSA_BITS.get(column.name))
-        array = pa.array(stored, type=kind.value_type)
+        place = np.arange(len(exact)) - np.repeat(offsets[:-1], lengths)
+        bits = prob_bits(place) if column.name.endswith("_probs") else THRESHOLD_BITS
+        array = pa.array(round_down(exact, kind.value_type.to_pandas_dtype(), bits), type=kind.value_type)
     else:
         array = _integers(element, flat, table, kind.value_type)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), array, type=kind)
 
 

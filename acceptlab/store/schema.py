@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from acceptlab.records import SCHEMA_VERSION, TABLES, Column, Table
@@ -33,12 +32,6 @@ FAST_LEVEL = 3
 
 FINAL_LEVEL = 19
 """Compression of finished runs: a tenth smaller, for about 0.3 ms a context on one core, once."""
-
-MANTISSA_BITS = {"thresholds_forward": 12, "thresholds_reverse": 12}
-"""Columns whose floats are rounded down further, to so many bits after the leading one (2.4e-4 of the value).
-
-A certificate stays sound when its threshold is lowered; full float32 noise would cost 16 bytes a context.
-"""
 
 _BYTE_STREAM_SPLIT = frozenset({"draft_prob", "target_prob", "path_draft_prob"})
 """Float columns of nodes that seldom repeat a value; the others do, which needs the plain encoding."""
@@ -130,32 +123,3 @@ def _encoding(table: Table, column: Column) -> str:
     if column.type.startswith("float") and (table.name != "nodes" or column.name in _BYTE_STREAM_SPLIT):
         return "BYTE_STREAM_SPLIT"
     return ""
-
-
-def round_down(values: Any, dtype: type[np.floating[Any]], mantissa_bits: int | None = None) -> np.ndarray:
-    """Round towards zero to a narrower float type: for values >= 0 the true one is in [stored, next float).
-
-    Args:
-        values: array-like of floats, any shape.
-        dtype: np.float16 or np.float32.
-        mantissa_bits: round down further, to so many bits after the leading one; None keeps all of `dtype`.
-
-    Returns:
-        An array of `dtype`, shaped as `values`. Finite values past the type's range give its largest number.
-    """
-    exact = np.asarray(values)
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = exact.astype(dtype)
-    if exact.dtype != dtype:
-        too_large = np.abs(rounded.astype(np.float64)) > np.abs(exact.astype(np.float64))
-        rounded = np.where(too_large, np.nextafter(rounded, dtype(0)), rounded)
-    if mantissa_bits is None:
-        return rounded
-    bits = rounded.view(f"u{rounded.itemsize}")
-    dropped = np.finfo(dtype).nmant - mantissa_bits
-    return ((bits >> dropped) << dropped).view(dtype)
-
-
-def round_down_float16(values: Any) -> np.ndarray:
-    """Probabilities in 16 bits, rounded towards zero, so that the true value is in [stored, next float16)."""
-    return round_down(values, np.float16)
