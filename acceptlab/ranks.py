@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float, Num, Shaped
-from scipy.stats import rankdata
 
 from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.stats import Estimate, bootstrap
@@ -29,8 +28,10 @@ _CONSTANT = 1e-12
 
 def scaled_ranks(values: Num[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Mid-ranks, centred and divided by n; correlations do not change by this, and sums stay small."""
-    n = len(values)
-    return np.asarray((rankdata(values) - (n + 1) / 2) / max(n, 1))
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mid_ranks = (last - counts + 1 + last) / 2
+    return np.asarray((mid_ranks[index] - (len(values) + 1) / 2) / max(len(values), 1))
 
 
 def rank_sums(

@@ -13,13 +13,14 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int, Num, UInt8
 from scipy.special import ndtr, ndtri, stdtrit
 
 MIN_PROMPTS = 10
 """Fewest prompts for which an interval is given."""
 
-_CHUNK_CELLS = 2_000_000
+_BLOCK_CELLS = 2_000_000
+_KEPT_CELLS = 32_000_000
 
 Totals = Float[np.ndarray, "rows columns"]
 Statistic = Callable[[Totals], Float[np.ndarray, "rows statistics"]]
@@ -60,28 +61,28 @@ def resample_weights(
     n_prompts: int, resampling: Resampling, stream: int = 0
 ) -> Iterator[Float[np.ndarray, "resamples prompts"]]:
     """Yield blocks of weights: how often a resample draws each prompt; every row sums to `n_prompts`."""
-    if resampling.n_resamples * n_prompts <= _CHUNK_CELLS:
-        yield _whole_weights(n_prompts, resampling.n_resamples, resampling.seed, stream)
+    if resampling.n_resamples * n_prompts <= _KEPT_CELLS:
+        counts = _kept_counts(n_prompts, resampling.n_resamples, resampling.seed, stream)
+        for start in range(0, resampling.n_resamples, block := max(1, _BLOCK_CELLS // n_prompts)):
+            yield counts[start : start + block].astype(np.float64)
         return
     generator = np.random.default_rng([resampling.seed, stream])
-    block = max(1, _CHUNK_CELLS // n_prompts)
-    for start in range(0, resampling.n_resamples, block):
-        yield _draw(generator, n_prompts, min(block, resampling.n_resamples - start))
+    for start in range(0, resampling.n_resamples, block := max(1, _BLOCK_CELLS // n_prompts)):
+        yield _draw(generator, n_prompts, min(block, resampling.n_resamples - start)).astype(np.float64)
 
 
-# tables ask for the same resamples again and again: one set a group of prompts
+# a table asks for the same resamples dozens of times, once a quantity
 @lru_cache(maxsize=8)
-def _whole_weights(
+def _kept_counts(
     n_prompts: int, n_resamples: int, seed: int, stream: int
-) -> Float[np.ndarray, "resamples prompts"]:
-    weights = _draw(np.random.default_rng([seed, stream]), n_prompts, n_resamples)
-    weights.flags.writeable = False
-    return weights
+) -> UInt8[np.ndarray, "resamples prompts"]:
+    return _draw(np.random.default_rng([seed, stream]), n_prompts, n_resamples)
 
 
-def _draw(generator: np.random.Generator, n_prompts: int, size: int) -> Float[np.ndarray, "size prompts"]:
-    shares = np.full(n_prompts, 1.0 / n_prompts)
-    return generator.multinomial(n_prompts, shares, size=size).astype(np.float64)
+def _draw(generator: np.random.Generator, n_prompts: int, size: int) -> UInt8[np.ndarray, "size prompts"]:
+    # one prompt is drawn Poisson(1) times in good approximation: never 256 times
+    counts = generator.multinomial(n_prompts, np.full(n_prompts, 1.0 / n_prompts), size=size)
+    return np.minimum(counts, 255).astype(np.uint8)
 
 
 def replicates(

@@ -1,0 +1,53 @@
+"""From frames to figures: `draw_x(frame, axes)` draws one panel, `figure_x(frame, caption)` a whole figure.
+
+A figure takes the frame of an `AnalysisTable` and nothing else: it queries nothing and computes no statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from acceptlab.errors import UsageError
+from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_profile
+from acceptlab.figures.domains import draw_domains, figure_domains
+from acceptlab.figures.entropy import draw_entropy, figure_entropy
+from acceptlab.figures.metrics import draw_metrics, figure_metrics
+from acceptlab.figures.style import SUFFIXES, save
+
+FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
+    "depth-profile": figure_depth_profile,
+    "domains": figure_domains,
+    "entropy": figure_entropy,
+    "metrics": figure_metrics,
+}
+"""Figures by the name of their analysis."""
+
+
+def draw(name: str, frame: pd.DataFrame, caption: str = "") -> Figure:
+    """The figure of an analysis.
+
+    Raises:
+        UsageError: the analysis has no figure.
+    """
+    if name not in FIGURES:
+        raise UsageError(f"analysis '{name}' has no figure: those with one are {', '.join(FIGURES)}")
+    return FIGURES[name](frame, caption)
+
+
+__all__ = [
+    "FIGURES",
+    "SUFFIXES",
+    "draw",
+    "draw_depth_profile",
+    "draw_domains",
+    "draw_entropy",
+    "draw_metrics",
+    "figure_depth_profile",
+    "figure_domains",
+    "figure_entropy",
+    "figure_metrics",
+    "save",
+]

@@ -1,0 +1,148 @@
+"""How figures look and are saved: colours, markers, empty panels, captions, files. Draws no data.
+
+Colours are Okabe and Ito's, which colour-blind readers tell apart; every series has a marker and a line
+style of its own as well, so that figures survive grey printing. Figures are made without pyplot: no window,
+no global state.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from acceptlab.errors import RunError, UsageError
+
+SUFFIXES = (".png", ".svg", ".pdf")
+GREY = "#4d4d4d"
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5C00")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+_PARAMETERS: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "svg.hashsalt": "acceptlab",
+    "svg.fonttype": "path",
+    "pdf.compression": 6,
+}
+_NO_DATES: dict[str, dict[str, str | None]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": "acceptlab"},
+    ".pdf": {"CreationDate": None, "Producer": None, "Creator": "acceptlab"},
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Look of one series."""
+
+    colour: str
+    marker: str
+    line: str | tuple[int, tuple[int, ...]]
+
+
+def series(index: int, *, pooled: bool = False) -> Series:
+    """Look of the series with that index; the pooled series is black."""
+    if pooled:
+        return Series("black", "*", "-")
+    i = index % len(_COLOURS)
+    return Series(_COLOURS[i], _MARKERS[i], _LINES[i])
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Settings under which a whole figure is drawn; the caller's own are back afterwards."""
+    with mpl.rc_context(_PARAMETERS):
+        yield
+
+
+def new_figure(n_rows: int, n_columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with a grid of panels, in inches; the panels row by row."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False)
+    return figure, [axes for row in grid for axes in row]
+
+
+def empty_panel(axes: Axes, message: str) -> None:
+    """Say inside a panel why it shows nothing."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(False)
+    axes.text(0.5, 0.5, message, ha="center", va="center", transform=axes.transAxes, color=GREY, wrap=True)
+
+
+def add_caption(figure: Figure, caption: str) -> None:
+    """Put a caption below the panels, wrapped to the figure's width."""
+    columns = int(figure.get_figwidth() * 15)
+    figure.supxlabel("\n".join(textwrap.wrap(caption, columns)), fontsize=8, color=GREY, x=0.01, ha="left")
+
+
+def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Put the legend of the first panel that has one above all panels."""
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside upper center", ncols=8)
+            return
+
+
+def legend_below(axes: Axes, n_columns: int) -> None:
+    """Put a panel's legend under its axis, where it hides no data."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=n_columns, fontsize=8)
+
+
+def column(frame: pd.DataFrame, name: str) -> Float[np.ndarray, " rows"]:
+    """A column as floats, NaN where undefined or absent."""
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return np.asarray(pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def has_values(frame: pd.DataFrame, names: Sequence[str]) -> bool:
+    """Whether any of the columns holds a number."""
+    return any(np.isfinite(column(frame, name)).any() for name in names)
+
+
+def why_empty(frame: pd.DataFrame) -> str:
+    """The reason that the rows give for having no value, or that there is no row."""
+    found = list(
+        dict.fromkeys(str(reason) for reason in frame.get("reason", pd.Series(dtype=object)).dropna())
+    )
+    return f"no data: {found[0]}" if found else "no data"
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as .png, .svg or .pdf; equal figures give equal bytes.
+
+    Raises:
+        UsageError: another suffix.
+        RunError: the file cannot be written.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(f"cannot draw to '{path}': use a file that ends in {', '.join(SUFFIXES)}")
+    temporary = path.with_name(f".{path.stem}.tmp{suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with look():
+            figure.savefig(temporary, dpi=150, metadata=_NO_DATES[suffix])
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write '{path}': {error.strerror or error}") from None
