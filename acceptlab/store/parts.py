@@ -165,16 +165,25 @@ def join_parts(
 
     The old files stay: the caller lists the new part in the manifest first, then removes them.
     """
-    table = table_named(name)
-    schema = arrow_schema(table)
-
-    def rows() -> Iterator[pa.Table]:
-        for entry in entries:
-            for batch in part_batches(folder / entry["file"], table, None, ROW_GROUP_ROWS[name]):
-                yield batch.cast(schema)
-
+    rows = (rows for entry in entries for rows in strict_rows(folder / entry["file"], name))
     level = 1 + max(int(entry.get("level", 0)) for entry in entries)
-    return write_part(folder, table, number, rows(), level=level, compression=compression)
+    return write_part(folder, table_named(name), number, rows, level=level, compression=compression)
+
+
+def strict_rows(path: Path, name: str) -> Iterator[pa.Table]:
+    """Stream a part in the schema that is written: no null where none may stand.
+
+    Raises:
+        RunError: the part is damaged, or lacks a column that may not be null.
+    """
+    table = table_named(name)
+    for batch in part_batches(path, table, None, ROW_GROUP_ROWS[name]):
+        for column in table.columns:
+            if not column.nullable and batch[column.name].null_count:
+                raise RunError(
+                    f"part '{path}' has no '{column.name}' in some rows: it can be read, but not rewritten"
+                )
+        yield batch.cast(arrow_schema(table))
 
 
 def _first_line(error: BaseException) -> str:

@@ -172,6 +172,18 @@ def _runs_under(folder: Path) -> list[Path]:
     return [place for *_, place in sorted(found, reverse=True)]
 
 
+def damaged_runs(folder: Path) -> list[str]:
+    """One sentence on every folder under `folder` whose manifest cannot be read: `find_runs` leaves them out."""
+    faults = []
+    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if has_manifest(place):
+            try:
+                read_manifest(place)
+            except AcceptlabError as error:
+                faults.append(str(error))
+    return faults
+
+
 def _require_table(table: str) -> str:
     if table not in TABLE_NAMES:
         raise UsageError(f"a run has no table '{table}': use one of {', '.join(TABLE_NAMES)}")

@@ -171,6 +171,10 @@ class RunWriter:
         _remove_unlisted(self.folder, self.manifest)
         self.manifest.update(complete=True, ended=provenance.now())
         self._commit()
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes write the run; the end of the process does the same."""
         _unlock(self.folder)
 
     def _require_open(self) -> None:
