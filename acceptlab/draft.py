@@ -81,6 +81,7 @@ def grow(
     settings: Warp,
     kind: ProposalKind,
     uniforms: Float[np.ndarray, " nodes"],
+    stop_entropy: float | None = None,
 ) -> Proposal:
     """Draft a tree of a fixed shape below the last committed token.
 
@@ -91,6 +92,8 @@ def grow(
         settings: temperature and truncation of the sampling distribution.
         kind: how the candidates of a context are taken.
         uniforms: one uniform a node of the shape, for sampled candidates.
+        stop_entropy: contexts whose draft entropy (model distribution, nats) is above this get no children. The
+            entropy depends on the tokens drawn above a context, never on those below, so lossless rules stay so.
     """
     if shape.n_nodes == 0:
         return empty_proposal(draft)
@@ -103,7 +106,9 @@ def grow(
         level_logits.append(logits)
         level_probs.append(probs)
         _choose_level(shape, level_rows, kind, logits, probs, uniforms, chosen)
-        if level is None:
+        if stop_entropy is not None:
+            _stop_level(shape, level_rows, logits, stop_entropy, chosen)
+        if level is None or (stop_entropy is not None and bool((chosen[list(level.nodes)] < 0).all())):
             break
         prefix = torch.ones((len(level.nodes), len(committed)), dtype=torch.bool)
         positions = torch.full((len(level.nodes),), len(committed) - 1 + level.depth)
@@ -142,6 +147,16 @@ def _choose_level(
     ids = propose(kind, logits, probs, torch.from_numpy(level_uniforms), n_children)
     for index, family in enumerate(families):
         chosen[list(family)] = ids[index, : len(family)]
+
+
+def _stop_level(
+    shape: Tree, level_rows: tuple[int, ...], logits: Tensor, stop_entropy: float, chosen: Tensor
+) -> None:
+    """Take back the candidates of contexts in which the draft is too unsure."""
+    probs = torch.softmax(logits, dim=-1, dtype=torch.float64)
+    for row, entropy in zip(level_rows, torch.special.entr(probs).sum(-1).tolist(), strict=True):
+        if entropy > stop_entropy:
+            chosen[list(shape.children[row])] = -1
 
 
 def empty_proposal(draft: LanguageModel) -> Proposal:

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from acceptlab.draft import Proposal, grow
+from acceptlab.adaptive import grow_adaptive
+from acceptlab.draft import Proposal, empty_proposal, grow
 from acceptlab.measures import Columns, Contexts, measure
 from acceptlab.models import LanguageModel
 from acceptlab.pairing import ProposalKind
@@ -25,7 +26,7 @@ from acceptlab.records import StopReason
 from acceptlab.rng import uniforms
 from acceptlab.rules import Rule
 from acceptlab.sampling import Warp, warp
-from acceptlab.tree import Tree
+from acceptlab.tree import Tree, TreeShape
 from acceptlab.verify import Drafted, Target, Verdict, read_target, verify
 
 
@@ -33,13 +34,15 @@ from acceptlab.verify import Drafted, Target, Verdict, read_target, verify
 class Settings:
     """How to decode: everything of a run's configuration that the loop needs."""
 
-    tree: Tree
+    tree: TreeShape
     rule: Rule
     proposal: ProposalKind
     warp: Warp
     max_new_tokens: int
     seed: int
     eos_ids: frozenset[int] = frozenset()
+    stop_entropy: float | None = None
+    """Nats of draft entropy above which a context gets no children; None never stops."""
     record: bool = True
 
 
@@ -123,11 +126,8 @@ def _step(
 ) -> Step:
     clock = _Clock(target.device)
     remaining = end - len(committed)
-    # the last token comes from the target alone: there is nothing left to speculate about
-    shape = settings.tree if remaining > 1 else Tree(())
-    draft_draws = uniforms(settings.seed, prompt_id, index, "draft", shape.n_nodes)
     clock.lap("other")
-    proposal = grow(draft, committed, shape, settings.warp, settings.proposal, draft_draws)
+    proposal = _propose(draft, committed, prompt_id, index, remaining, settings)
     clock.lap("draft")
     logits = target_pass(target, committed, proposal)
     drafted = Drafted(proposal.tree, proposal.token_ids.numpy(), _draft_rows(proposal), proposal.draft_probs)
@@ -153,6 +153,19 @@ def _step(
         contexts,
         clock.times_ms,
     )
+
+
+def _propose(
+    draft: LanguageModel, committed: list[int], prompt_id: str, index: int, remaining: int, settings: Settings
+) -> Proposal:
+    if remaining == 1:  # the last token comes from the target alone: there is nothing left to speculate about
+        return empty_proposal(draft)
+    shape = settings.tree
+    if shape.adaptive is not None:
+        return grow_adaptive(draft, committed, shape.adaptive, settings.warp)
+    tree = shape.static or Tree(())
+    draws = uniforms(settings.seed, prompt_id, index, "draft", tree.n_nodes)
+    return grow(draft, committed, tree, settings.warp, settings.proposal, draws, settings.stop_entropy)
 
 
 def target_pass(
@@ -208,7 +221,9 @@ def _emit(
     return tuple(tokens), StopReason.LENGTH if len(tokens) == remaining else None
 
 
-def _no_room(target: LanguageModel, draft: LanguageModel, n_committed: int, tree: Tree) -> StopReason | None:
+def _no_room(
+    target: LanguageModel, draft: LanguageModel, n_committed: int, tree: TreeShape
+) -> StopReason | None:
     """Whether the next step would need positions that one of the models does not have."""
     limits = [model.max_len for model in (target, draft) if model.max_len is not None]
     return StopReason.CONTEXT if limits and n_committed + tree.depth > min(limits) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -45,6 +46,7 @@ class Request:
     top_p: float = 1.0
     max_new_tokens: int = 128
     seed: int = 0
+    stop: str | None = None
     device: str = "auto"
     dtype: str = "auto"
 
@@ -85,6 +87,7 @@ class Plan:
     tree: TreeShape
     rule: Rule
     proposal: ProposalKind
+    stop_entropy: float | None
     prompts: Sequence[Prompt]
     config: dict[str, Any]
 
@@ -115,6 +118,7 @@ def plan(request: Request) -> Plan:
     tree, rule = parse_tree(request.tree), parse_rule(request.rule)
     proposal = _proposal(request.proposal, rule)
     check_pairing(rule, tree, proposal)
+    stop_entropy = _stop(request.stop, tree)
     Warp(request.temperature, request.top_k, request.top_p)
     prompts = load_prompts(request.prompts, domains=request.domains, limit=request.limit)
     config = {
@@ -133,12 +137,12 @@ def plan(request: Request) -> Plan:
         "top_p": request.top_p,
         "max_new_tokens": request.max_new_tokens,
         "seed": request.seed,
-        "stop": None,
+        "stop": None if stop_entropy is None else f"entropy:{stop_entropy:g}",
         "batch_size": 1,
         "device": request.device,
         "dtype": request.dtype,
     }
-    return Plan(request, tree, rule, proposal, prompts, config)
+    return Plan(request, tree, rule, proposal, stop_entropy, prompts, config)
 
 
 def _proposal(text: str, rule: Rule) -> ProposalKind:
@@ -148,6 +152,23 @@ def _proposal(text: str, rule: Rule) -> ProposalKind:
         return ProposalKind(text)
     except ValueError:
         raise UsageError(f"unknown proposal '{text}': use auto or one of {', '.join(ProposalKind)}") from None
+
+
+def _stop(text: str | None, tree: TreeShape) -> float | None:
+    if text is None:
+        return None
+    name, _, value = text.partition(":")
+    try:
+        nats = float(value)
+    except ValueError:
+        nats = -1.0
+    if name != "entropy" or not 0 <= nats < float("inf"):
+        raise UsageError(f"unknown --stop '{text}': write entropy:NATS, for example entropy:2.5")
+    if tree.static is None:
+        raise UsageError(
+            f"--stop goes with static trees: tree '{tree.text}' follows the draft's confidence already"
+        )
+    return nats
 
 
 def run_collection(
@@ -208,16 +229,15 @@ def prepare(planned: Plan) -> tuple[Pair, Settings]:
     pair = load_pair(
         asked.pair, target=asked.target, draft=asked.draft, device=asked.device, dtype=asked.dtype
     )
-    if planned.tree.static is None:
-        raise UsageError(f"tree '{planned.tree.text}' has no fixed shape")
     settings = Settings(
-        tree=planned.tree.static,
+        tree=planned.tree,
         rule=planned.rule,
         proposal=planned.proposal,
         warp=Warp(asked.temperature, asked.top_k, asked.top_p),
         max_new_tokens=asked.max_new_tokens,
         seed=asked.seed,
         eos_ids=pair.eos_ids,
+        stop_entropy=planned.stop_entropy,
     )
     return pair, settings
 
@@ -261,7 +281,7 @@ def manifest_fields(planned: Plan, pair: Pair) -> dict[str, Any]:
         "models": described["models"],
         "notes": pair.notes,
         "tokenizer_sha256": described["tokenizer_sha256"],
-        "command": " ".join(sys.argv),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
 
 

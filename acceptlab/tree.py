@@ -125,15 +125,42 @@ def from_branches(branches: Sequence[int]) -> Tree:
 
 
 @dataclass(frozen=True)
+class Adaptive:
+    """A tree that follows the draft's confidence: at most `nodes` nodes, at most `depth` levels.
+
+    dynamic expands the `topk` best nodes of a level (EAGLE-2); opt has no `topk` and deepens while the sum of path
+    probabilities grows by more than `threshold` (OPT-Tree).
+    """
+
+    nodes: int
+    depth: int
+    topk: int | None = None
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
 class TreeShape:
-    """A parsed `--tree`; `text` is the canonical form that runs store. `static` is None for adaptive shapes."""
+    """A parsed `--tree`; `text` is the canonical form that runs store. Either `static` or `adaptive` is set."""
 
     text: str
     kind: str
-    static: Tree | None
+    static: Tree | None = None
+    adaptive: Adaptive | None = None
+
+    @property
+    def depth(self) -> int:
+        """Largest depth that a step may reach."""
+        if self.static is not None:
+            return self.static.depth
+        return self.adaptive.depth if self.adaptive is not None else 0
 
 
-_GRAMMAR = "chain:K, kary:depth=D,branch=B, branches:4,2,1 or file:tree.json"
+_GRAMMAR = (
+    "chain:K, kary:depth=D,branch=B, branches:4,2,1, dynamic:nodes=N,depth=D,topk=K, opt:nodes=N,threshold=T "
+    "or file:tree.json"
+)
+_OPT_DEPTH = 16
+"""Deepest opt tree; the threshold ends it long before."""
 
 
 def parse_tree(text: str) -> TreeShape:
@@ -147,9 +174,7 @@ def parse_tree(text: str) -> TreeShape:
         length = _whole(text, rest)
         return TreeShape(f"chain:{length}", kind, from_branches([1] * length))
     if kind == "kary":
-        pairs = dict(part.partition("=")[::2] for part in rest.split(","))
-        if set(pairs) != {"depth", "branch"}:
-            raise UsageError(f"tree '{text}': write kary:depth=D,branch=B, for example kary:depth=3,branch=2")
+        pairs = _keyed(text, rest, "kary:depth=3,branch=2")
         depth, branch = _whole(text, pairs["depth"]), _whole(text, pairs["branch"])
         return TreeShape(f"kary:depth={depth},branch={branch}", kind, from_branches([branch] * depth))
     if kind == "branches":
@@ -157,7 +182,39 @@ def parse_tree(text: str) -> TreeShape:
         return TreeShape("branches:" + ",".join(map(str, branches)), kind, from_branches(branches))
     if kind == "file":
         return TreeShape(f"file:{rest}", kind, _from_file(Path(rest)))
+    if kind in {"dynamic", "opt"}:
+        return _adaptive(text, kind, rest)
     raise UsageError(f"unknown tree '{text}': use {_GRAMMAR}")
+
+
+def _adaptive(text: str, kind: str, rest: str) -> TreeShape:
+    if kind == "dynamic":
+        pairs = _keyed(text, rest, "dynamic:nodes=16,depth=5,topk=4")
+        nodes, depth, topk = (_whole(text, pairs[name]) for name in ("nodes", "depth", "topk"))
+        return TreeShape(
+            f"dynamic:nodes={nodes},depth={depth},topk={topk}", kind, adaptive=Adaptive(nodes, depth, topk)
+        )
+    pairs = _keyed(text, rest, "opt:nodes=16,threshold=0.1")
+    nodes = _whole(text, pairs["nodes"])
+    try:
+        threshold = float(pairs["threshold"])
+    except ValueError:
+        threshold = -1.0
+    if not 0 <= threshold < nodes:
+        raise UsageError(
+            f"tree '{text}': the threshold '{pairs['threshold']}' is not a number from 0 to {nodes}"
+        )
+    shape = Adaptive(nodes, min(nodes, _OPT_DEPTH), threshold=threshold)
+    return TreeShape(f"opt:nodes={nodes},threshold={threshold:g}", kind, adaptive=shape)
+
+
+def _keyed(text: str, rest: str, example: str) -> dict[str, str]:
+    """Read `name=value,name=value` with the names of the example."""
+    pairs = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    wanted = [part.partition("=")[0] for part in example.partition(":")[2].split(",")]
+    if set(pairs) != set(wanted):
+        raise UsageError(f"tree '{text}' needs {' and '.join(wanted)}: write, for example, {example}")
+    return pairs
 
 
 def _whole(text: str, value: str) -> int:

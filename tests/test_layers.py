@@ -22,7 +22,7 @@ LAYERS = (
     {"sampling"},
     {"verify"},
     {"draft", "measures", "toy", "drafters"},
-    {"pairs"},
+    {"pairs", "adaptive"},
     {"engine"},
     {"store"},
     {"collect"},

@@ -60,7 +60,13 @@ def test_inner_levels_hold_the_nodes_with_children_and_see_their_ancestors(tree:
 
 
 def test_canonical_texts() -> None:
-    for text in ("chain:5", "kary:depth=3,branch=2", "branches:4,2,1"):
+    for text in (
+        "chain:5",
+        "kary:depth=3,branch=2",
+        "branches:4,2,1",
+        "dynamic:nodes=16,depth=5,topk=4",
+        "opt:nodes=16,threshold=0.1",
+    ):
         assert parse_tree(text).text == text
     assert parse_tree(" kary:branch=2,depth=3 ").text == "kary:depth=3,branch=2"
     assert parse_tree("branches:1,1,1").static == parse_tree("chain:3").static == from_branches([1, 1, 1])
@@ -79,10 +85,13 @@ def test_a_tree_file(tmp_path: Path) -> None:
         ("chain:0", "'0' is not a whole number from 1"),
         ("chain:", "'' is not a whole number"),
         ("chain:-2", "'-2' is not a whole number"),
-        ("kary:depth=3", "write kary:depth=D,branch=B"),
+        ("kary:depth=3", "needs depth and branch"),
         ("kary:depth=3,branch=x", "'x' is not a whole number"),
         ("branches:4,,1", "'' is not a whole number"),
         ("kary:depth=30,branch=2", "more than 4096 nodes"),
+        ("dynamic:nodes=8", "needs nodes and depth and topk"),
+        ("opt:nodes=8,threshold=x", "the threshold 'x' is not a number"),
+        ("opt:nodes=8,threshold=9", "the threshold '9' is not a number from 0 to 8"),
         ("file:missing.json", "cannot read the tree file 'missing.json'"),
     ],
 )

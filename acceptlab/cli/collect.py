@@ -29,7 +29,11 @@ def command(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts of each domain.")] = None,
     tree: Annotated[
-        str, typer.Option(help="chain:K, kary:depth=D,branch=B, branches:4,2,1 or file:tree.json.")
+        str,
+        typer.Option(
+            help="chain:K, kary:depth=D,branch=B, branches:4,2,1, dynamic:nodes=N,depth=D,topk=K, "
+            "opt:nodes=N,threshold=T or file:tree.json."
+        ),
     ] = "kary:depth=3,branch=2",
     rule: Annotated[str, typer.Option(help="Verification rule.")] = "greedy",
     proposal: Annotated[
@@ -44,6 +48,9 @@ def command(
         float, typer.Option(min=0.0, max=1.0, help="Keep the smallest set of this probability.")
     ] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output of a prompt, in tokens.")] = 128,
+    stop: Annotated[
+        str | None, typer.Option(help="entropy:NATS drafts nothing below a context where the draft is less sure.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
@@ -77,6 +84,7 @@ def command(
         top_p=top_p,
         max_new_tokens=max_new_tokens,
         seed=seed,
+        stop=stop,
         device=device,
         dtype=dtype,
     )

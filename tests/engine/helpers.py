@@ -19,15 +19,22 @@ from acceptlab.sampling import Warp
 from acceptlab.tree import parse_tree
 from tests.tiny import VOCAB, tiny_model
 
-SHAPES = ("chain:1", "chain:5", "kary:depth=3,branch=2", "branches:4,2,1")
+SHAPES = (
+    "chain:1",
+    "chain:5",
+    "kary:depth=3,branch=2",
+    "branches:4,2,1",
+    "dynamic:nodes=9,depth=4,topk=3",
+    "opt:nodes=9,threshold=0.05",
+)
 
 
 def settings(tree: str = "kary:depth=3,branch=2", rule: str = "greedy", **options: Any) -> Settings:
     parsed = parse_rule(rule)
-    static = parse_tree(tree).static
-    assert static is not None
     defaults: dict[str, Any] = {"max_new_tokens": 24, "seed": 0, "warp": Warp()}
-    return Settings(tree=static, rule=parsed, proposal=proposal_for(parsed), **{**defaults, **options})
+    return Settings(
+        tree=parse_tree(tree), rule=parsed, proposal=proposal_for(parsed), **{**defaults, **options}
+    )
 
 
 def related_pair(family: str, noise: float = 0.035, **overrides: Any) -> tuple[CachedModel, CachedModel]:
