@@ -153,6 +153,12 @@ def test_logiqa_blocks_of_lines(tmp_path: Path) -> None:
     )
 
 
+def test_a_logiqa_line_that_is_a_single_letter_starts_no_block(tmp_path: Path) -> None:
+    path = tmp_path / "Eval.txt"
+    path.write_text(LOGIQA_TXT.replace("What follows?", "b"))
+    assert load_prompts(path)[1].prompt.startswith("No spoon is a fork.\n\nb\nA.No")
+
+
 def test_a_short_logiqa_block_is_named(tmp_path: Path) -> None:
     path = tmp_path / "Eval.txt"
     path.write_text(LOGIQA_TXT.replace("C.All are.\n", ""))

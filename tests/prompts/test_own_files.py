@@ -14,7 +14,7 @@ import pytest
 
 from acceptlab.errors import UsageError
 from acceptlab.prompts import Columns, Problem, load_prompts
-from acceptlab.prompts.rows import TextMode
+from acceptlab.prompts.rows import TextMode, read_rows
 
 ROWS = [
     {"id": "a", "domain": "tea", "prompt": "Boil water.\nThen wait."},
@@ -120,6 +120,15 @@ def test_a_blank_line_among_lines_is_refused_with_the_option_to_set(tmp_path: Pa
     with pytest.raises(UsageError, match=r"row 2 \(line 2\): the prompt is empty .*--text blocks"):
         load_prompts(path)
     assert [p.prompt for p in load_prompts(path, text="blocks")] == ["Boil it", "Warm it"]
+
+
+def test_blocks_know_the_line_in_which_they_start(tmp_path: Path) -> None:
+    path = tmp_path / "blocks.txt"
+    path.write_text("\n\nBoil it\nand wait\n\n \nWarm it\n")
+    assert [(row.number, row.line) for row in read_rows(path, "blocks.txt", "blocks").rows] == [
+        (1, 3),
+        (2, 7),
+    ]
 
 
 def test_a_folder_is_read_in_order_and_other_files_are_passed_over(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_check_reports_frames_and_fails_on_them_only_when_asked(
     capsys.readouterr()
     assert run(["prompts", "check", str(path)]) == 0
     assert "boil # cups for @ now" in capsys.readouterr().out
+    assert run(["prompts", "check", str(path), "--max-frame", "4"]) == 0
     assert run(["prompts", "check", str(path), "--max-frame", "3"]) == 1
     assert "1 frames in more than 3 prompts" in capsys.readouterr().err
 
