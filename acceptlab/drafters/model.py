@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from acceptlab.drafters.causal import CausalDrafter
-from acceptlab.drafters.llama import LlamaLayer, attend, rotary_tables
+from acceptlab.drafters.llama import LlamaLayer, attend
 
 _FIRST_CAPACITY = 256
 
@@ -66,13 +66,12 @@ class DrafterModel:
         return logits
 
     def _run(self, token_ids: Tensor, positions: Tensor, visible: Tensor) -> Float[Tensor, "rows size"]:
-        shape = self.drafter.shape
         start, end = self._n_slots, self._n_slots + len(token_ids)
         if end > self._keys.shape[2]:
             self._grow(end)
-        rotary = rotary_tables(positions[None].to(self.device), shape.head_dim, shape.rope_theta)
+        rotary = self.drafter.rotary(positions[None].to(self.device))
         mask = visible.to(self.device)
-        x = self.drafter.embeddings[token_ids.to(self.device)][None].float()
+        x = self.drafter.embed(token_ids.to(self.device))[None]
         for number, layer in enumerate(self.drafter.layers):
             assert isinstance(layer, LlamaLayer)
             query, key, value = layer.project(x, rotary)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from acceptlab.drafters.causal import load_drafter
+from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.files import load_drafter
 from acceptlab.drafters.model import DrafterModel
 
 
@@ -19,5 +20,6 @@ def load_causal(folder: Path, target: PreTrainedModel) -> DrafterModel:
     """
     embeddings = target.get_input_embeddings().weight.detach()
     drafter = load_drafter(folder, embeddings).to(embeddings.device)
+    assert isinstance(drafter, CausalDrafter)
     drafter.share_embeddings(embeddings)
     return DrafterModel(drafter, str(folder))

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from acceptlab.drafters.base import Rows
 from acceptlab.errors import UsageError
 from acceptlab.training.trajectories import features_path, list_parts, read_part
 
@@ -50,16 +51,14 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded trajectories with the positions that are trained on, one row a predicted token.
+    """Padded trajectories with the rows that are trained on, one a predicted token.
 
-    `token_ids` (sequences, length) is right-padded. Row n belongs to sequence `row_sequence[n]`, is predicted
-    at position `row_position[n]` and has the label `labels[n]`. `windows` (windows, gamma) points into the
-    rows, -1 past the end of a trajectory.
+    `labels[n]` is the token of row n, `features[n]` the target's hidden state that predicted it and
+    `log_norms[n]` the log normaliser of its logits. `windows` (windows, gamma) points into the rows, -1 past
+    the end of a trajectory.
     """
 
-    token_ids: Int[Tensor, "sequences length"]
-    row_sequence: Int[Tensor, " rows"]
-    row_position: Int[Tensor, " rows"]
+    rows: Rows
     labels: Int[Tensor, " rows"]
     features: Float[Tensor, "rows size"]
     log_norms: Float[Tensor, " rows"]
@@ -112,22 +111,22 @@ def _read_examples(part: Path, min_output_len: int) -> Iterator[Example]:
         at += n_rows
 
 
-def make_batch(examples: Sequence[Example], *, gamma: int, offsets: Sequence[int]) -> Batch:
+def make_batch(
+    examples: Sequence[Example], *, gamma: int, offsets: Sequence[int], with_features: bool = False
+) -> Batch:
     """Pad examples and cut their outputs into windows of `gamma` tokens.
 
     Args:
         examples: the trajectories.
         gamma: window length.
         offsets: of every example, how many output tokens lie before its first full window (0 to gamma - 1);
-        together
-            with the tokens before it they make a window of their own, which is shorter.
+        these
+            tokens make a window of their own, which is shorter.
+        with_features: also give the hidden states of all positions, which feature-level heads read.
     """
-    length = max(len(e.token_ids) for e in examples) - 1
-    token_ids = torch.zeros(len(examples), length, dtype=torch.long)
-    sequence, position, labels, windows = [], [], [], []
+    sequence, position, depth, labels, windows = [], [], [], [], []
     n_rows = 0
     for index, (example, offset) in enumerate(zip(examples, offsets, strict=True)):
-        token_ids[index, : len(example.token_ids) - 1] = torch.from_numpy(example.token_ids[:-1])
         n = example.output_len
         sequence.append(torch.full((n,), index))
         position.append(torch.arange(example.prompt_len - 1, example.prompt_len - 1 + n))
@@ -137,21 +136,43 @@ def make_batch(examples: Sequence[Example], *, gamma: int, offsets: Sequence[int
             row = torch.full((gamma,), -1)
             row[: stop - start] = torch.arange(n_rows + start, n_rows + stop)
             windows.append(row)
+            depth.append(torch.arange(stop - start))
         n_rows += n
-    features = [e.features[e.prompt_len - e.shared_len :] for e in examples]
+    token_ids = torch.zeros(len(examples), max(len(e.token_ids) for e in examples) - 1, dtype=torch.long)
+    for index, example in enumerate(examples):
+        token_ids[index, : len(example.token_ids) - 1] = torch.from_numpy(example.token_ids[:-1])
+    features, start = _pad_features(examples, token_ids.shape[1]) if with_features else (None, 0)
+    own = [e.features[e.prompt_len - e.shared_len :] for e in examples]
     return Batch(
-        token_ids=token_ids,
-        row_sequence=torch.cat(sequence),
-        row_position=torch.cat(position),
+        rows=Rows(token_ids, torch.cat(sequence), torch.cat(position), torch.cat(depth), features, start),
         labels=torch.cat(labels),
-        features=torch.from_numpy(np.concatenate(features).astype(np.float32)),
+        features=torch.from_numpy(np.concatenate(own).astype(np.float32)),
         log_norms=torch.from_numpy(np.concatenate([e.log_norms for e in examples])),
         windows=torch.stack(windows),
     )
 
 
+def _pad_features(
+    examples: Sequence[Example], length: int
+) -> tuple[Float[Tensor, "sequences tail size"], int]:
+    """Hidden states from the first position that all examples have one at, right-padded with zeros."""
+    start = max(e.shared_len for e in examples) - 1
+    size = examples[0].features.shape[1]
+    padded = torch.zeros(len(examples), length - start, size)
+    for index, example in enumerate(examples):
+        rows = example.features[start + 1 - example.shared_len :]
+        padded[index, : len(rows)] = torch.from_numpy(rows.astype(np.float32))
+    return padded, start
+
+
 def draw_batches(
-    examples: Sequence[Example], *, batch_tokens: int, gamma: int, seed: int, start_step: int = 0
+    examples: Sequence[Example],
+    *,
+    batch_tokens: int,
+    gamma: int,
+    seed: int,
+    start_step: int = 0,
+    with_features: bool = False,
 ) -> Iterator[Batch]:
     """Endless batches of about `batch_tokens` output tokens: the items of an epoch in a random order.
 
@@ -163,7 +184,7 @@ def draw_batches(
         for group in _group(examples, rng.permutation(len(examples)), batch_tokens):
             if step >= start_step:
                 offsets = np.random.default_rng([seed, epoch, step]).integers(gamma, size=len(group))
-                yield make_batch(group, gamma=gamma, offsets=offsets.tolist())
+                yield make_batch(group, gamma=gamma, offsets=offsets.tolist(), with_features=with_features)
             step += 1
         epoch += 1
 

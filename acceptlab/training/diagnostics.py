@@ -1,7 +1,8 @@
-"""Is the branch estimate's gradient really quieter than the path's? Measured per position, on real trajectories.
+"""Is the branch estimate's gradient quieter than the path's? Measured per position, on real trajectories.
 
-Both estimate the same expected length with the same expected gradient. Each branch term B_(k-1) a_k is the path term
-B_k with its last step summed out, so its gradient varies no more; the sum over positions has no such guarantee.
+Both estimate the same expected length with the same expected gradient. Each branch term B_(k-1) a_k is the
+path term B_k with its last step summed out, so its gradient varies no more; the sum over positions has no
+such guarantee.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.base import Drafter
 from acceptlab.training.chain_losses import branch_terms, path_terms
 from acceptlab.training.corpus import Example, make_batch
 from acceptlab.training.losses import Scores
@@ -23,8 +24,8 @@ from acceptlab.training.losses import Scores
 class GradientVariance:
     """Variance of the gradient in the final norm's gain, summed over its entries, over windows.
 
-    `path` and `branch` have one entry a position of the window; `ratios` is branch / path, None where the path's
-    variance is 0. `aggregate_*` are the variances of the whole window's gradient.
+    `path` and `branch` have one entry a position of the window; `ratios` is branch / path, None where the
+    path's variance is 0. `aggregate_*` are the variances of the whole window's gradient.
     """
 
     path: list[float]
@@ -36,9 +37,9 @@ class GradientVariance:
 
 
 def gradient_variance(
-    drafter: CausalDrafter, examples: Sequence[Example], *, gamma: int, max_windows: int = 200
+    drafter: Drafter, examples: Sequence[Example], *, gamma: int, max_windows: int = 200
 ) -> GradientVariance:
-    """Measure the gradient variance of both estimates, on complete windows, one a trajectory and more if needed.
+    """Measure the gradient variance of both estimates on complete windows.
 
     Args:
         drafter: the drafter; its parameters get no gradient.
@@ -66,12 +67,12 @@ def gradient_variance(
 
 
 def _window_gradients(
-    drafter: CausalDrafter, example: Example, gamma: int, limit: int
+    drafter: Drafter, example: Example, gamma: int, limit: int
 ) -> list[Float[Tensor, "2 gamma size"]]:
-    batch = make_batch([example], gamma=gamma, offsets=[0])
+    batch = make_batch([example], gamma=gamma, offsets=[0], with_features=drafter.needs_features)
     gain = drafter.norm.weight.detach().clone().requires_grad_()
     with torch.no_grad():
-        hidden = drafter.hidden(batch.token_ids)[batch.row_sequence, batch.row_position]
+        hidden = drafter.row_hidden(batch.rows)
         # what the final norm's gain multiplies
         plain = hidden / drafter.norm.weight
         target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)

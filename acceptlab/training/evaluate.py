@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.base import Drafter
 from acceptlab.training.chain_losses import branch_value, path_value, wtv_value
 from acceptlab.training.corpus import Batch, Example, make_batch
 from acceptlab.training.losses import Scores
@@ -43,7 +43,7 @@ class HeldOut:
 
 @torch.inference_mode()
 def evaluate(
-    drafter: CausalDrafter,
+    drafter: Drafter,
     examples: Sequence[Example],
     output_weight: Float[Tensor, "vocab size"],
     *,
@@ -64,7 +64,7 @@ def evaluate(
     n_tokens = 0
     for start in range(0, len(examples), batch_items):
         group = examples[start : start + batch_items]
-        batch = make_batch(group, gamma=gamma, offsets=[0] * len(group))
+        batch = make_batch(group, gamma=gamma, offsets=[0] * len(group), with_features=drafter.needs_features)
         scores, rows = _score(drafter, batch, output_weight)
         sums += rows.double().sum(dim=0)
         n_tokens += batch.n_tokens
@@ -91,12 +91,8 @@ def evaluate(
     )
 
 
-def _score(
-    drafter: CausalDrafter, batch: Batch, output_weight: Tensor
-) -> tuple[Scores, Float[Tensor, "rows 4"]]:
-    draft_logits = drafter.output.expand(
-        drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position)
-    )
+def _score(drafter: Drafter, batch: Batch, output_weight: Tensor) -> tuple[Scores, Float[Tensor, "rows 4"]]:
+    draft_logits = drafter.output.expand(drafter.row_logits(batch.rows))
     target_logits = batch.features @ output_weight.T
     target_probs = target_logits.softmax(dim=-1)
     scores = Scores(draft_logits, target_probs, batch.labels, batch.windows)

@@ -9,19 +9,25 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from acceptlab.drafters.files import KINDS
 from acceptlab.errors import UsageError
 from acceptlab.training.losses import LossOptions, check_objective
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything that decides a training run; `init` is a drafter folder to go on from, or empty."""
+    """Everything that decides a training run; `init` is a drafter folder to go on from, or empty.
+
+    With `recut` such a drafter's output vocabulary is chosen again from the present text.
+    """
 
     target: str
     data: tuple[str, ...]
+    kind: str = "causal"
     loss: str = "kl"
     options: LossOptions = field(default_factory=LossOptions)
     init: str = ""
+    recut: bool = False
     layers: tuple[int, ...] = (0, -1)
     n_kept: int = 8192
     steps: int = 500
@@ -44,6 +50,8 @@ class TrainSettings:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if not self.learning_rate > 0:
             raise UsageError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if self.kind not in KINDS:
+            raise UsageError(f"unknown kind of drafter '{self.kind}': use one of {', '.join(KINDS)}")
         if not self.layers:
             raise UsageError("layers is empty: name the target's layers to start from, such as [0, -1]")
 

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from acceptlab.drafters.causal import CausalDrafter, DrafterConfig, load_drafter, probe_of, save_drafter
+from acceptlab.drafters.base import Drafter
+from acceptlab.drafters.files import KINDS, config_of, load_drafter, save_drafter
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
@@ -43,10 +44,24 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
     return settings.learning_rate * (settings.final_share + (1 - settings.final_share) * cosine)
 
 
-def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence[Example]) -> CausalDrafter:
+def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence[Example]) -> Drafter:
     """The drafter that a run starts from: `init`, or layers of the target with the ids of most mass kept."""
-    if settings.init:
-        return load_drafter(Path(settings.init), target.embed_tokens.weight).train()
+    if not settings.init:
+        output = cut_output(settings.n_kept, target, examples)
+        return KINDS[settings.kind].from_target(target, settings.layers, output).train()
+    drafter = load_drafter(Path(settings.init), target.embed_tokens.weight)
+    if drafter.kind != settings.kind:
+        raise UsageError(
+            f"'{settings.init}' is a drafter of kind {drafter.kind}, not {settings.kind}: change one"
+        )
+    if settings.recut:
+        drafter.output = move_output(drafter.output, cut_output(settings.n_kept, target, examples))
+        drafter.share_embeddings(target.embed_tokens.weight)
+    return drafter.train()
+
+
+def cut_output(n_kept: int, target: LlamaStack, examples: Sequence[Example]) -> CutOutput:
+    """An output layer for the ids that carry most of the target's mass on this text."""
     means = mean_target_probs(examples, target.output_weight, max_tokens=_SAMPLE_TOKENS)
     seen = torch.zeros_like(means)
     for example in examples:
@@ -54,9 +69,22 @@ def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence
         seen.index_add_(0, ids, torch.ones(len(ids), dtype=seen.dtype))
     # Half from the distributions of a sample of positions, half from counts over all of the text.
     shares = 0.5 * means + 0.5 * seen / seen.sum()
-    kept = shares.argsort(descending=True)[: settings.n_kept].sort().values
-    output = CutOutput(kept, shares + _SMOOTHING, target.shape.hidden_size)
-    return CausalDrafter.from_target(target, settings.layers, output)
+    kept = shares.argsort(descending=True)[:n_kept].sort().values
+    return CutOutput(kept, shares + _SMOOTHING, target.shape.hidden_size)
+
+
+@torch.no_grad()
+def move_output(old: CutOutput, new: CutOutput) -> CutOutput:
+    """Carry over what was trained of an output layer to another cut.
+
+    Biases of common ids, and the rest class.
+    """
+    new.rest_weight.copy_(old.rest_weight)
+    new.bias[-1] = old.bias[-1]
+    classes = old.classes(new.token_ids.long())
+    common = classes < old.n_kept
+    new.bias[:-1][common] = old.bias[classes[common]]
+    return new
 
 
 class Trainer:
@@ -132,6 +160,7 @@ class Trainer:
             gamma=settings.gamma,
             seed=settings.seed,
             start_step=self.step,
+            with_features=self.drafter.needs_features,
         )
         began, n_tokens, losses = time.monotonic(), 0, []
         while self.step < settings.steps:
@@ -161,7 +190,7 @@ class Trainer:
             target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
         labels = drafter.output.classes(batch.labels)
         scores = Scores(
-            drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position),
+            drafter.row_logits(batch.rows),
             target_probs,
             labels,
             batch.windows,
@@ -190,14 +219,7 @@ class Trainer:
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         notes = {"settings": self.settings.as_dict(), "held_out": line}
-        config = DrafterConfig(
-            kind=self.drafter.kind,
-            shape=self.drafter.shape,
-            n_kept=self.drafter.output.n_kept,
-            target=self.settings.target,
-            probe=probe_of(self.drafter.embeddings),
-            notes=notes,
-        )
+        config = config_of(self.drafter, self.settings.target, notes)
         save_drafter(self.folder / "last", self.drafter, config)
         if measured.overlap > self.best:
             self.best = measured.overlap

@@ -9,13 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from acceptlab.drafters.causal import (
-    CausalDrafter,
-    DrafterConfig,
-    load_drafter,
-    probe_of,
-    save_drafter,
-)
+from acceptlab.drafters.base import Rows
+from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.files import config_of, load_drafter, save_drafter
 from acceptlab.drafters.llama import LlamaShape
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.drafters.output_layer import CutOutput
@@ -39,10 +35,8 @@ def make_drafter() -> CausalDrafter:
     return CausalDrafter.from_target(tiny_target(), (0, -1), make_output())
 
 
-def config_of(drafter: CausalDrafter) -> DrafterConfig:
-    return DrafterConfig(
-        "causal", drafter.shape, len(KEPT), "tiny", probe_of(drafter.embeddings), {"why": "test"}
-    )
+def save(folder: Path, drafter: CausalDrafter) -> None:
+    save_drafter(folder, drafter, config_of(drafter, "tiny", {"why": "test"}))
 
 
 def test_expanded_logits_are_the_same_distribution() -> None:
@@ -93,7 +87,8 @@ def full_logits(drafter: CausalDrafter, ids: list[int]) -> Tensor:
     """Logits behind the last token of a plain sequence."""
     with torch.no_grad():
         n = len(ids) - 1
-        rows = drafter.row_logits(torch.tensor([ids]), torch.tensor([0]), torch.tensor([n]))
+        zero = torch.tensor([0])
+        rows = drafter.row_logits(Rows(torch.tensor([ids]), zero, torch.tensor([n]), zero))
         return drafter.output.expand(rows)[0]
 
 
@@ -134,7 +129,7 @@ def test_the_cache_grows_past_its_first_capacity() -> None:
 
 def test_saved_drafters_load_as_they_were_without_the_embeddings(tmp_path: Path) -> None:
     drafter = make_drafter()
-    save_drafter(tmp_path / "d", drafter, config_of(drafter))
+    save(tmp_path / "d", drafter)
     loaded = load_drafter(tmp_path / "d", tiny_target().embed_tokens.weight)
     ids = list(range(3, 20))
     # weights are kept in 16 bits
@@ -148,7 +143,7 @@ def test_saved_drafters_load_as_they_were_without_the_embeddings(tmp_path: Path)
 def test_wrong_targets_and_broken_folders_are_refused(tmp_path: Path) -> None:
     drafter = make_drafter()
     weight = tiny_target().embed_tokens.weight
-    save_drafter(tmp_path / "d", drafter, config_of(drafter))
+    save(tmp_path / "d", drafter)
     with pytest.raises(UsageError, match="other embeddings"):
         load_drafter(tmp_path / "d", weight + 1)
     with pytest.raises(UsageError, match=r"\(61, 32\)"):

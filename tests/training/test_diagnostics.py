@@ -58,7 +58,7 @@ def test_variances_against_a_plain_loop() -> None:
         for start in range(0, example.output_len - 2, 3):
             if len(rows) == 9:
                 break
-            logits = drafter.row_logits(batch.token_ids, batch.row_sequence, batch.row_position)
+            logits = drafter.row_logits(batch.rows)
             window = slice(start, start + 3)
             draft = logits[window].softmax(-1)
             target = output.merge(batch.features, batch.log_norms, drafter.kept_weight)[window]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from acceptlab.drafters.causal import load_drafter
+from acceptlab.drafters.base import Rows
+from acceptlab.drafters.files import load_drafter
 from acceptlab.errors import UsageError
 from acceptlab.training.chain_losses import branch_value, path_value
 from acceptlab.training.corpus import Example, draw_batches, make_batch
@@ -63,7 +64,7 @@ def test_windows_cover_every_output_token_once_and_in_order() -> None:
     # 5 tokens; 6 after an offset of 1; 7 after 2; 8 after 3; 9
     assert lens == [4, 1, 1, 4, 1, 2, 4, 1, 3, 4, 1, 4, 4, 1]
     for row in range(batch.n_tokens):
-        sequence, position = int(batch.row_sequence[row]), int(batch.row_position[row])
+        sequence, position = int(batch.rows.sequence[row]), int(batch.rows.position[row])
         assert int(batch.labels[row]) == examples[sequence].token_ids[position + 1]
 
 
@@ -75,7 +76,7 @@ def test_batches_do_not_depend_on_where_a_run_begins() -> None:
         next(plain)
     for _ in range(4):
         a, b = next(plain), next(resumed)
-        assert torch.equal(a.token_ids, b.token_ids)
+        assert torch.equal(a.rows.token_ids, b.rows.token_ids)
         assert torch.equal(a.windows, b.windows)
 
 
@@ -158,7 +159,9 @@ def test_held_out_measures_against_a_plain_loop(tmp_path: Path) -> None:
         accepts, own = [], []
         for at in range(example.prompt_len, len(example.token_ids)):
             ids = torch.from_numpy(example.token_ids[:at])[None]
-            rows = trainer.drafter.row_logits(ids, torch.tensor([0]), torch.tensor([at - 1]))
+            rows = trainer.drafter.row_logits(
+                Rows(ids, torch.tensor([0]), torch.tensor([at - 1]), torch.tensor([0]))
+            )
             draft = trainer.drafter.output.expand(rows).softmax(-1)[0].detach()
             feature = torch.from_numpy(example.features[at - 2].astype(np.float32))
             target = (feature @ tiny_target().output_weight.T).softmax(-1).detach()

@@ -1,0 +1,161 @@
+"""Drafter folders: a safetensors file of the trained tensors in 16 bits, and a config.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from acceptlab.drafters.base import Drafter
+from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.heads import BlockHead, FeatureHead
+from acceptlab.drafters.llama import LlamaShape
+from acceptlab.drafters.output_layer import CutOutput
+from acceptlab.errors import RunError, UsageError
+
+DRAFTER_KEY = "acceptlab_drafter"
+WEIGHTS_FILE = "model.safetensors"
+KINDS: dict[str, type[CausalDrafter] | type[FeatureHead] | type[BlockHead]] = {
+    cls.kind: cls for cls in (CausalDrafter, FeatureHead, BlockHead)
+}
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """What config.json holds: the kind, the sizes, the target it was trained on, and notes for people.
+
+    `probe` is a corner of the target's embedding matrix, by which another target is told apart.
+    """
+
+    kind: str
+    shape: LlamaShape
+    n_kept: int
+    target: str
+    probe: list[float]
+    notes: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for config.json."""
+        return {
+            DRAFTER_KEY: self.kind,
+            "shape": self.shape.as_dict(),
+            "n_kept": self.n_kept,
+            "target": self.target,
+            "probe": self.probe,
+            "notes": self.notes,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> DrafterConfig:
+        """Read back `as_dict`."""
+        return cls(
+            kind=values[DRAFTER_KEY],
+            shape=LlamaShape(**values["shape"]),
+            n_kept=values["n_kept"],
+            target=values["target"],
+            probe=values["probe"],
+            notes=values.get("notes", {}),
+        )
+
+
+def config_of(drafter: Drafter, target: str, notes: dict[str, Any]) -> DrafterConfig:
+    """The configuration of a drafter."""
+    return DrafterConfig(
+        kind=drafter.kind,
+        shape=drafter.shape,
+        n_kept=drafter.output.n_kept,
+        target=target,
+        probe=probe_of(drafter.embeddings),
+        notes=notes,
+    )
+
+
+def probe_of(embeddings: Float[Tensor, "vocab size"]) -> list[float]:
+    """A corner of an embedding matrix, to tell targets apart."""
+    return [round(float(value), 5) for value in embeddings[-1, :8].float()]
+
+
+def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig) -> None:
+    """Write a drafter folder, each file to a temporary name and renamed.
+
+    The target's embeddings are not stored.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: (t.half() if t.is_floating_point() else t).contiguous()
+        for name, t in drafter.state_dict().items()
+    }
+    weights = folder / WEIGHTS_FILE
+    temporary = weights.with_suffix(".safetensors.tmp")
+    save_file(tensors, temporary, metadata={"format": "pt"})
+    temporary.replace(weights)
+    temporary = folder / "config.json.tmp"
+    temporary.write_text(json.dumps(config.as_dict(), indent=1) + "\n", encoding="utf-8")
+    temporary.replace(folder / "config.json")
+
+
+def load_config(folder: Path) -> DrafterConfig:
+    """Read a drafter's config.json.
+
+    Raises:
+        UsageError: the folder holds no drafter.
+        RunError: its config.json cannot be read.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UsageError(
+            f"'{folder}' holds no drafter: it has no config.json; name a folder that train wrote"
+        )
+    try:
+        return DrafterConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"'{path}' is not a drafter's configuration ({error}): restore the file") from None
+
+
+def load_drafter(
+    folder: Path, embeddings: Float[Tensor, "vocab size"]
+) -> CausalDrafter | FeatureHead | BlockHead:
+    """Load a drafter onto its target's embeddings, in float32.
+
+    Args:
+        folder: as `save_drafter` wrote it.
+        embeddings: the target's embedding matrix.
+
+    Raises:
+        UsageError: an unknown kind, or another target.
+        RunError: the weights are missing or do not fit the configuration.
+    """
+    config = load_config(folder)
+    if config.kind not in KINDS:
+        raise UsageError(
+            f"'{folder}' holds a drafter of unknown kind '{config.kind}': use one of {', '.join(KINDS)}"
+        )
+    wanted = (config.shape.vocab_size, config.shape.hidden_size)
+    if tuple(embeddings.shape) != wanted:
+        raise UsageError(
+            f"the drafter '{folder}' was trained on a target with embeddings {wanted}, this one has "
+            f"{tuple(embeddings.shape)}: use it with {config.target}"
+        )
+    # 2%: half precision rounds an embedding by less than 1%
+    if any(
+        abs(a - b) > 0.02 * abs(b) + 1e-4 for a, b in zip(probe_of(embeddings), config.probe, strict=False)
+    ):
+        raise UsageError(
+            f"the drafter '{folder}' was trained on other embeddings: use it with {config.target}"
+        )
+    try:
+        tensors = load_file(folder / WEIGHTS_FILE)
+        output = CutOutput(tensors["output.token_ids"].long(), torch.ones(wanted[0]), wanted[1])
+        drafter = KINDS[config.kind](config.shape, output, embeddings)
+        drafter.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in tensors.items()})
+    except (OSError, KeyError, RuntimeError, SafetensorError) as error:
+        raise RunError(f"cannot load the drafter '{folder}' ({error}): restore its files") from None
+    drafter.share_embeddings(embeddings)
+    return drafter.eval()
