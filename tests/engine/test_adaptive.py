@@ -118,7 +118,7 @@ def entropy(probs: np.ndarray) -> float:
 def test_a_stop_by_entropy_drafts_nothing_below_unsure_contexts(rule: str) -> None:
     table = random_table(VOCAB, seed=0)
     draft = TableModel(blended(table, random_table(VOCAB, seed=1), weight=0.3), VOCAB)
-    limit = 1.2
+    limit = 1.4
     text = list(TEXT)
     seen = set()
     for step in decode(
