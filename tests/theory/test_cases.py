@@ -22,7 +22,7 @@ from acceptlab.tree import Tree
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
 RELATIVE = 1e-12  # the cases were computed in higher precision; ours are a few roundings away
-ABSOLUTE = 1e-15  # for expected zeros
+ABSOLUTE = 1e-15  # where zero is expected
 
 
 def of_kind(*kinds: str) -> Any:
@@ -35,7 +35,11 @@ def number(value: Any) -> Any:
 
 
 def close(actual: Any, expected: Any, relative: float = RELATIVE) -> None:
-    assert np.asarray(actual).tolist() == pytest.approx(number(expected), rel=relative, abs=ABSOLUTE)
+    wanted = np.array(number(expected), dtype=np.float64)
+    found = np.asarray(actual, dtype=np.float64)
+    assert found.shape == wanted.shape
+    assert found[wanted == 0] == pytest.approx(0.0, abs=ABSOLUTE)
+    assert found[wanted != 0] == pytest.approx(wanted[wanted != 0], rel=relative, abs=0.0)
 
 
 def check_certificate(found: Certificate, expect: dict[str, Any], name: str) -> None:

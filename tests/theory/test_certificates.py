@@ -169,9 +169,9 @@ def test_flat_contexts_keep_their_digits() -> None:
         for direction in Direction:
             found = certificate(probs, parse_rule("greedy"), direction).threshold[0]
             # h(D) = D^2/2 + D^4/12 + ..., -log(1 - D^2)/2 = D^2/2 + D^4/4 + ...
-            assert found == pytest.approx(margin**2 / 2, rel=1e-8)
+            assert found == pytest.approx(margin**2 / 2, rel=1e-8, abs=0.0)
             assert found == pytest.approx(
-                exact_threshold(probs[0].tolist(), [False, True], direction), rel=1e-12
+                exact_threshold(probs[0].tolist(), [False, True], direction), rel=1e-12, abs=0.0
             )
 
 
@@ -179,7 +179,7 @@ def test_a_margin_that_rounds_to_one_gives_a_finite_reverse_threshold() -> None:
     probs = np.array([[1.0 - 1e-18, 1e-18]])
     assert probs[0, 0] == 1.0
     found = certificate(probs, parse_rule("greedy"), Direction.REVERSE).threshold[0]
-    assert found == pytest.approx(-np.log(2e-9), rel=1e-8)
+    assert found == pytest.approx(-np.log(2e-9), rel=1e-8, abs=0.0)
 
 
 def test_probabilities_at_the_edge_of_float64() -> None:

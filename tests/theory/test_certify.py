@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 import typer
-from click.testing import Result
 from typer.testing import CliRunner
 
 from acceptlab.cli import certify
@@ -17,7 +17,7 @@ app = typer.Typer()
 app.command("certify")(certify.command)
 
 
-def run(*arguments: str, stdin: str | bytes = b"") -> Result:
+def run(*arguments: str, stdin: str | bytes = b"") -> Any:
     return CliRunner().invoke(app, list(arguments), input=stdin)
 
 
@@ -35,14 +35,14 @@ def test_table_has_both_directions_and_judges_a_draft() -> None:
     forward, reverse = json.loads(result.stdout)
     assert forward["divergence"] == "KL(target || draft)"
     assert reverse["divergence"] == "KL(draft || target)"
-    assert forward["threshold_nats"] == pytest.approx(0.025267153921570598, rel=1e-12)
-    assert reverse["threshold_nats"] == pytest.approx(0.025731566143230092, rel=1e-12)
-    assert forward["margin_only_nats"] == pytest.approx(0.020135513550688874, rel=1e-12)
-    assert forward["nearest_rejecting_draft"] == pytest.approx([0.4, 0.4, 0.15, 0.05], rel=1e-12)
+    assert forward["threshold_nats"] == pytest.approx(0.025267153921570598, rel=1e-12, abs=0.0)
+    assert reverse["threshold_nats"] == pytest.approx(0.025731566143230092, rel=1e-12, abs=0.0)
+    assert forward["margin_only_nats"] == pytest.approx(0.020135513550688874, rel=1e-12, abs=0.0)
+    assert forward["nearest_rejecting_draft"] == pytest.approx([0.4, 0.4, 0.15, 0.05], rel=1e-12, abs=0.0)
     assert forward["rejected_token_id"] == 1
     assert forward["certified"] is reverse["certified"] is True
     assert forward["draft_nats"] == pytest.approx(
-        0.5 * math.log(0.5 / 0.45) + 0.3 * math.log(0.3 / 0.35), rel=1e-12
+        0.5 * math.log(0.5 / 0.45) + 0.3 * math.log(0.3 / 0.35), rel=1e-12, abs=0.0
     )
 
 
@@ -69,10 +69,10 @@ def test_json_lines_one_answer_a_question() -> None:
     result = run(stdin=stdin)
     assert result.exit_code == 0, result.output
     answers = [json.loads(line) for line in result.stdout.splitlines()]
-    assert answers[0]["threshold_forward"] == pytest.approx(0.04369212068196556, rel=1e-12)
-    assert answers[0]["threshold_reverse"] == pytest.approx(0.04872750339269381, rel=1e-12)
+    assert answers[0]["threshold_forward"] == pytest.approx(0.04369212068196556, rel=1e-12, abs=0.0)
+    assert answers[0]["threshold_reverse"] == pytest.approx(0.04872750339269381, rel=1e-12, abs=0.0)
     assert answers[1] == {"threshold_forward": 0.0, "threshold_reverse": 0.0}
-    assert answers[2]["threshold_forward"] == pytest.approx(1.3862943611198906, rel=1e-12)
+    assert answers[2]["threshold_forward"] == pytest.approx(1.3862943611198906, rel=1e-12, abs=0.0)
     assert answers[2]["threshold_reverse"] == "inf"
     assert answers[3] == {"threshold_forward": "inf", "threshold_reverse": "inf"}
 

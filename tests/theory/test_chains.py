@@ -33,9 +33,11 @@ def test_path_and_branch_are_unbiased(random_chain: tuple[Tables, Tables, Enumer
     target, draft, found = random_chain
     survival = exact_survival(target, draft)
     shares = found.path_probs
-    assert shares.sum() == pytest.approx(1.0, rel=1e-14)
-    assert shares @ chains.path_weights(found.ratios) == pytest.approx(survival, rel=1e-13)
-    assert shares @ chains.branch_terms(found.ratios, found.overlaps) == pytest.approx(survival, rel=1e-13)
+    assert shares.sum() == pytest.approx(1.0, rel=1e-14, abs=0.0)
+    assert shares @ chains.path_weights(found.ratios) == pytest.approx(survival, rel=1e-13, abs=0.0)
+    assert shares @ chains.branch_terms(found.ratios, found.overlaps) == pytest.approx(
+        survival, rel=1e-13, abs=0.0
+    )
     path, branch = chains.path_weights(found.ratios), chains.branch_terms(found.ratios, found.overlaps)
     for position in range(4):
         # Rao-Blackwell term by term
@@ -50,11 +52,11 @@ def test_gap_is_the_double_sum_of_covariances(random_chain: tuple[Tables, Tables
     double_sum = sum(
         gap.covariances[i] * np.prod(means[i + 1 : k + 1]) for k in range(4) for i in range(k + 1)
     )
-    assert gap.joint_len == pytest.approx(survival.sum(), rel=1e-13)
-    assert gap.product_len == pytest.approx(product_len, rel=1e-13)
-    assert gap.gap == pytest.approx(survival.sum() - product_len, rel=1e-12)
-    assert gap.gap == pytest.approx(double_sum, rel=1e-12)
-    assert gap.contributions.sum() == pytest.approx(gap.gap, rel=1e-12)
+    assert gap.joint_len == pytest.approx(survival.sum(), rel=1e-13, abs=0.0)
+    assert gap.product_len == pytest.approx(product_len, rel=1e-13, abs=0.0)
+    assert gap.gap == pytest.approx(survival.sum() - product_len, rel=1e-12, abs=0.0)
+    assert gap.gap == pytest.approx(double_sum, rel=1e-12, abs=0.0)
+    assert gap.contributions.sum() == pytest.approx(gap.gap, rel=1e-12, abs=0.0)
     # in the population C_k is the covariance of path weight and overlap, and nothing remains
     assert gap.path_covariances == pytest.approx(gap.covariances, abs=1e-15)
     assert gap.remainders == pytest.approx(np.zeros(4), abs=1e-15)
@@ -86,8 +88,8 @@ def test_decomposition_is_exact_on_any_sample_and_mask() -> None:
     mask = chains.window_mask(rng.integers(1, 6, size=40), 5)
     gap = chains.chain_gap(ratios, overlaps, mask)
     branch = chains.branch_lens(ratios, overlaps, mask)
-    assert gap.joint_len == pytest.approx(branch.mean(), rel=1e-13)
-    assert gap.contributions.sum() == pytest.approx(gap.gap, rel=1e-11)
+    assert gap.joint_len == pytest.approx(branch.mean(), rel=1e-13, abs=0.0)
+    assert gap.contributions.sum() == pytest.approx(gap.gap, rel=1e-11, abs=0.0)
     assert gap.path_covariances[2] == pytest.approx(
         np.cov(chains.path_weights(ratios, mask)[:, 1], np.where(mask, overlaps, 0.0)[:, 2], bias=True)[0, 1],
         rel=1e-12,
@@ -111,7 +113,7 @@ def test_weights_count_like_repeated_trajectories() -> None:
     repeated = chains.chain_gap(np.repeat(ratios, counts, axis=0), np.repeat(overlaps, counts, axis=0))
     weighted = chains.chain_gap(ratios, overlaps, weights=counts)
     assert weighted.covariances == pytest.approx(repeated.covariances, abs=1e-15)
-    assert weighted.gap == pytest.approx(repeated.gap, rel=1e-12)
+    assert weighted.gap == pytest.approx(repeated.gap, rel=1e-12, abs=0.0)
 
 
 def opposite_gradients(theta: float, certainty: float) -> EnumeratedChain:
@@ -130,7 +132,7 @@ def test_surrogate_with_the_opposite_gradient(certainty: float, path_variance: f
         [getattr(chains.chain_gap(c.ratios, c.overlaps, weights=shares), name) for c in (low, mid, high)]
         for name in ("joint_len", "product_len")
     )
-    assert joint[1] == pytest.approx(product[1], rel=1e-12)  # the same value
+    assert joint[1] == pytest.approx(product[1], rel=1e-12, abs=0.0)  # the same value
     assert (joint[2] - joint[0]) / (2 * step) == pytest.approx(0.2, abs=1e-8)
     assert (product[2] - product[0]) / (2 * step) == pytest.approx(-0.12, abs=1e-8)
     path, branch, surrogate = (
@@ -158,8 +160,8 @@ def test_surrogate_that_reverses_a_ranking() -> None:
         chain = enumerate_chain([np.array([0.4, 0.6]), second_target], [np.array(first), second_draft])
         gap = chains.chain_gap(chain.ratios, chain.overlaps, weights=chain.path_probs)
         found.append((gap.joint_len, gap.product_len))
-    assert found[0] == pytest.approx((0.87, 0.71), rel=1e-12)
-    assert found[1] == pytest.approx((0.85, 0.994), rel=1e-12)
+    assert found[0] == pytest.approx((0.87, 0.71), rel=1e-12, abs=0.0)
+    assert found[1] == pytest.approx((0.85, 0.994), rel=1e-12, abs=0.0)
 
 
 def test_branch_can_vary_more_than_path_in_the_sum() -> None:
@@ -168,7 +170,7 @@ def test_branch_can_vary_more_than_path_in_the_sum() -> None:
     chain = enumerate_chain(target, draft)
     assert variance(chain.path_probs, chains.path_lens(chain.ratios)) == pytest.approx(0.0, abs=1e-16)
     branch = chains.branch_lens(chain.ratios, chain.overlaps)
-    assert variance(chain.path_probs, branch) == pytest.approx(1 / 16, rel=1e-12)
+    assert variance(chain.path_probs, branch) == pytest.approx(1 / 16, rel=1e-12, abs=0.0)
 
 
 def visits(ratios: np.ndarray, window: int, start: int, weight: float, found: np.ndarray) -> None:
@@ -190,7 +192,7 @@ def test_step_starts_equal_the_tree_of_all_outcomes(window: int) -> None:
     ratios = np.random.default_rng(22).uniform(size=9)
     expected = np.zeros(9)
     visits(ratios, window, 0, 1.0, expected)
-    assert chains.step_start_weights(ratios, window) == pytest.approx(expected, rel=1e-12)
+    assert chains.step_start_weights(ratios, window) == pytest.approx(expected, rel=1e-12, abs=0.0)
 
 
 def test_step_starts_at_the_extremes() -> None:

@@ -87,7 +87,7 @@ def test_wrong_number_of_nodes_is_refused() -> None:
 
 def test_product_length_is_the_geometric_sum_for_equal_rates() -> None:
     rates = np.full((2, 4), 0.8)
-    assert product_expected_len(rates) == pytest.approx([0.8 * (1 - 0.8**4) / 0.2] * 2, rel=1e-14)
+    assert product_expected_len(rates) == pytest.approx([0.8 * (1 - 0.8**4) / 0.2] * 2, rel=1e-14, abs=0.0)
 
 
 def test_unsmoothed_weights_are_the_gradient_of_the_expected_length() -> None:
@@ -100,7 +100,7 @@ def test_unsmoothed_weights_are_the_gradient_of_the_expected_length() -> None:
         moved[1][position] *= np.exp(-step)
         slopes.append((product_expected_len(moved[0]) - product_expected_len(moved[1])) / (2 * step))
     # central differences are good to step squared
-    assert position_weights(alphas, 0.0) == pytest.approx(slopes, rel=1e-9)
+    assert position_weights(alphas, 0.0) == pytest.approx(slopes, rel=1e-9, abs=0.0)
 
 
 def test_smoothing_keeps_weights_alive_and_one_makes_them_count_down() -> None:
@@ -123,8 +123,8 @@ def test_block_verification_by_enumeration() -> None:
         survival = block_survival(block_accept_probs(prefix, residual))
         block_len += weight * survival.sum()
         token_len += weight * product_expected_len(np.minimum(1.0, ratio[list(tokens)]))
-    assert token_len == pytest.approx(10 / 9, rel=1e-14)
-    assert block_len == pytest.approx(11 / 9, rel=1e-14)
+    assert token_len == pytest.approx(10 / 9, rel=1e-14, abs=0.0)
+    assert block_len == pytest.approx(11 / 9, rel=1e-14, abs=0.0)
 
 
 def test_block_edges() -> None:

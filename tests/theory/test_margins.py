@@ -75,7 +75,9 @@ def test_attained(text: str, gap: float) -> None:
         strict=True,
     ):
         # the third token was moved by 1e-9
-        assert exact[0, 0] == pytest.approx(float(bound), rel=1e-6 if text == "additive:0.4" else 1e-11)
+        assert exact[0, 0] == pytest.approx(
+            float(bound), rel=1e-6 if text == "additive:0.4" else 1e-11, abs=0.0
+        )
 
 
 def test_reverse_bound_needs_the_summed_complement() -> None:
@@ -84,7 +86,7 @@ def test_reverse_bound_needs_the_summed_complement() -> None:
     assert top.margin == 1.0
     exact = certificate(probs[None], parse_rule("greedy"), Direction.REVERSE).threshold[0]
     sound = margin_bound(top.margin, parse_rule("greedy"), top.one_minus_margin)[1]
-    assert sound == pytest.approx(exact, rel=1e-9)
+    assert sound == pytest.approx(exact, rel=1e-9, abs=0.0)
     assert (
         margin_bound(top.margin, parse_rule("greedy"))[1] == np.inf
     )  # unsound: why the complement is asked for
@@ -147,5 +149,5 @@ def test_pair_and_gap_bounds() -> None:
             assert (pairs <= values[:, 0] * (1 + 1e-9) + 1e-14).all()
     two = thresholds(np.array([[0.7, 0.3]]), [parse_rule("greedy")])
     assert [float(value) for value in pair_bound(0.7, 0.3)] == pytest.approx(
-        [two[0][0, 0], two[1][0, 0]], rel=1e-12
+        [two[0][0, 0], two[1][0, 0]], rel=1e-12, abs=0.0
     )
