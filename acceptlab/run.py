@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 from acceptlab.errors import UsageError
 from acceptlab.pairing import ProposalKind, check_pairing, proposal_for
-from acceptlab.prompts import Prompt, load_prompts
+from acceptlab.prompts import Columns, Problem, Prompt, load_prompts
+from acceptlab.prompts.rows import TextMode
 from acceptlab.rules import Rule, parse_rule
 from acceptlab.store import RunWriter, open_run
 from acceptlab.store.manifest import has_manifest
@@ -37,6 +38,11 @@ class Request:
     target: str | None = None
     draft: str | None = None
     prompts: str | None = None
+    prompt_column: str | None = None
+    id_column: str | None = None
+    domain_column: str | None = None
+    text: str = "lines"
+    skip_bad: bool = False
     limit: int | None = None
     tree: str = "kary:depth=3,branch=2"
     rule: str = "greedy"
@@ -89,6 +95,7 @@ class Plan:
     proposal: ProposalKind
     stop_entropy: float | None
     prompts: Sequence[Prompt]
+    problems: Sequence[Problem]
     config: dict[str, Any]
 
     @property
@@ -120,7 +127,7 @@ def plan(request: Request) -> Plan:
     check_pairing(rule, tree, proposal)
     stop_entropy = _stop(request.stop, tree)
     Warp(request.temperature, request.top_k, request.top_p)
-    prompts = load_prompts(request.prompts, domains=request.domains, limit=request.limit)
+    prompts, problems = _prompts(request)
     config = {
         "pair": pair,
         "target": target,
@@ -142,7 +149,7 @@ def plan(request: Request) -> Plan:
         "device": request.device,
         "dtype": request.dtype,
     }
-    return Plan(request, tree, rule, proposal, stop_entropy, prompts, config)
+    return Plan(request, tree, rule, proposal, stop_entropy, prompts, problems, config)
 
 
 def _proposal(text: str, rule: Rule) -> ProposalKind:
@@ -152,6 +159,17 @@ def _proposal(text: str, rule: Rule) -> ProposalKind:
         return ProposalKind(text)
     except ValueError:
         raise UsageError(f"unknown proposal '{text}': use auto or one of {', '.join(ProposalKind)}") from None
+
+
+def _prompts(request: Request) -> tuple[list[Prompt], list[Problem]]:
+    if request.text not in get_args(TextMode):
+        raise UsageError(f"unknown --text '{request.text}': use {' or '.join(get_args(TextMode))}")
+    mode = cast(TextMode, request.text)
+    columns = Columns(request.prompt_column, request.id_column, request.domain_column)
+    wanted = (request.prompts, request.domains, request.limit)
+    if request.skip_bad:
+        return load_prompts(*wanted, columns=columns, text=mode, strict=False)
+    return load_prompts(*wanted, columns=columns, text=mode), []
 
 
 def _stop(text: str | None, tree: TreeShape) -> float | None:
@@ -195,7 +213,8 @@ def run_collection(
         return Finished(folder, f"already collected: {folder} is complete and was left as it is")
     show.say(f"loading {planned.config['pair']} ...")
     pair, settings = prepare(planned)
-    for note in filter(None, [pair.draft_note, *pair.notes]):
+    left_out = (f"left out: {problem}" for problem in planned.problems)
+    for note in filter(None, [pair.draft_note, *pair.notes, *left_out]):
         show.say(f"note: {note}")
     fields = manifest_fields(planned, pair)
     writer = RunWriter.resume(folder, fields) if resume else RunWriter.create(folder, fields)

@@ -27,6 +27,13 @@ def command(
         str | None,
         typer.Option(help="Prompt set or file (acceptlab prompts list); the shipped set if left out."),
     ] = None,
+    prompt_column: Annotated[str | None, typer.Option(help="Column or key that holds the prompt.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column or key that holds the id.")] = None,
+    domain_column: Annotated[str | None, typer.Option(help="Column or key that holds the domain.")] = None,
+    text: Annotated[str, typer.Option(help="Plain text: one prompt a line (lines), or blocks.")] = "lines",
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave bad prompt rows out and name them.")
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts of each domain.")] = None,
     tree: Annotated[
         str,
@@ -49,7 +56,8 @@ def command(
     ] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output of a prompt, in tokens.")] = 128,
     stop: Annotated[
-        str | None, typer.Option(help="entropy:NATS drafts nothing below a context where the draft is less sure.")
+        str | None,
+        typer.Option(help="entropy:NATS drafts nothing below a context where the draft is less sure."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
@@ -75,6 +83,11 @@ def command(
         target=target,
         draft=draft,
         prompts=prompts,
+        prompt_column=prompt_column,
+        id_column=id_column,
+        domain_column=domain_column,
+        text=text,
+        skip_bad=skip_bad,
         limit=limit,
         tree=tree,
         rule=rule,
