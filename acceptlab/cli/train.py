@@ -22,6 +22,10 @@ def command(
         str | None, typer.Option(help="Another loss than the file's (ce, kl, real, dpal, ...).")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Another number of steps.")] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(help="supervised, or grpo to reinforce the --init drafter by its own rollouts."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Another seed.")] = None,
 ) -> None:
     """Train a drafter on trajectories; the best and the last one are kept as drafter folders.
@@ -39,9 +43,16 @@ def command(
     from acceptlab.training.target import load_target
     from acceptlab.training.train import Trainer
 
-    changes = {"init": None if init is None else str(init), "loss": loss, "steps": steps, "seed": seed}
+    changes = {
+        "init": None if init is None else str(init),
+        "loss": loss,
+        "steps": steps,
+        "stage": stage,
+        "seed": seed,
+    }
     settings = read_settings(config, {name: value for name, value in changes.items() if value is not None})
-    folder = output or Path("data/drafters") / f"{config.stem}-{settings.loss}-seed{settings.seed}"
+    name = settings.loss if settings.stage == "supervised" else settings.stage
+    folder = output or Path("data/drafters") / f"{config.stem}-{name}-seed{settings.seed}"
     examples = load_examples([Path(name) for name in settings.data])
     loaded = load_target(settings.target)
     trainer = Trainer(folder, settings, loaded.stack, examples, _show)

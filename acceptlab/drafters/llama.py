@@ -192,6 +192,11 @@ class LlamaStack(nn.Module):
             stack.lm_head = nn.Parameter(head, requires_grad=False)
         return stack.requires_grad_(False).eval()
 
+    def embed(self, token_ids: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows size"]:
+        """Embeddings of these ids."""
+        out: Tensor = self.embed_tokens(token_ids)
+        return out
+
     @property
     def output_weight(self) -> Float[Tensor, "vocab size"]:
         """Weights of the output layer."""

@@ -1,9 +1,9 @@
 """Group-relative reinforcement of a drafter: rewards are accepted lengths of its own rollouts.
 
-After GRPO (arXiv 2402.03300): at every context the draft rolls out a group of windows, the reward of a rollout is the
-accepted length that the chain rule gives it on both models' stored probabilities, its advantage is the reward
-standardised within the group, and the clipped ratio is pushed up, held by a KL to the starting draft.
-Pure arithmetic here; `grpo_stage` runs the models.
+After GRPO (arXiv 2402.03300): at every context the draft rolls out a group of windows, the reward of a
+rollout is the accepted length that the chain rule gives it on both models' stored probabilities, its
+advantage is the reward standardised within the group, and the clipped ratio is pushed up, held by a KL to the
+starting draft. Pure arithmetic here; `grpo_stage` runs the models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def expected_length(
     draft_log_probs: Float[Tensor, "*rollouts gamma"],
     mask: Bool[Tensor, "*rollouts gamma"],
 ) -> Float[Tensor, "*rollouts"]:
-    """Expected accepted length of given rollouts: sum over k of the product of min(1, target / draft) up to k.
+    """Expected accepted length of rollouts: sum over k of the product of min(1, target / draft) up to k.
 
     The tokens come from the draft, so the ratio is target / draft, unlike on target-sampled trajectories.
     """
@@ -35,7 +35,10 @@ def simulated_length(
     mask: Bool[Tensor, "*rollouts gamma"],
     uniforms: Float[Tensor, "*rollouts gamma"],
 ) -> Int[Tensor, "*rollouts"]:
-    """Accepted length of given rollouts under these uniforms: tokens before the first u >= min(1, target / draft)."""
+    """Accepted length of given rollouts under these uniforms.
+
+    Tokens before the first u >= min(1, target / draft).
+    """
     ratio = (target_log_probs - draft_log_probs).clamp_max(0).exp()
     passed = mask & (uniforms < ratio)
     return passed.long().cumprod(dim=-1).sum(dim=-1)

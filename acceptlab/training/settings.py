@@ -11,6 +11,7 @@ from typing import Any
 
 from acceptlab.drafters.files import KINDS
 from acceptlab.errors import UsageError
+from acceptlab.training.grpo_stage import GrpoOptions
 from acceptlab.training.losses import LossOptions, check_objective
 
 
@@ -18,7 +19,8 @@ from acceptlab.training.losses import LossOptions, check_objective
 class TrainSettings:
     """Everything that decides a training run; `init` is a drafter folder to go on from, or empty.
 
-    With `recut` such a drafter's output vocabulary is chosen again from the present text.
+    The stage "grpo" reinforces the drafter of `init` with its own rollouts instead of the loss. With `recut`
+    such a drafter's output vocabulary is chosen again from the present text.
     """
 
     target: str
@@ -26,6 +28,9 @@ class TrainSettings:
     kind: str = "causal"
     loss: str = "kl"
     options: LossOptions = field(default_factory=LossOptions)
+    stage: str = "supervised"
+    grpo: GrpoOptions = field(default_factory=GrpoOptions)
+    eos_id: int = 2
     init: str = ""
     recut: bool = False
     layers: tuple[int, ...] = (0, -1)
@@ -50,6 +55,12 @@ class TrainSettings:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if not self.learning_rate > 0:
             raise UsageError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if self.stage not in ("supervised", "grpo"):
+            raise UsageError(f"unknown stage '{self.stage}': use supervised or grpo")
+        if self.stage == "grpo" and (not self.init or self.kind != "causal"):
+            raise UsageError(
+                "the grpo stage needs a causal drafter to start from: name its folder with --init"
+            )
         if self.kind not in KINDS:
             raise UsageError(f"unknown kind of drafter '{self.kind}': use one of {', '.join(KINDS)}")
         if not self.layers:
@@ -61,7 +72,8 @@ class TrainSettings:
 
 
 def read_settings(path: Path, changes: Mapping[str, Any]) -> TrainSettings:
-    """The [train] table of a TOML file, with some values changed; [train.options] are those of the loss.
+    """The [train] table of a TOML file, with some values changed; [train.options] are those of the loss,
+    [train.grpo] those of the reinforcement stage.
 
     Raises:
         UsageError: no such file, not TOML, an unknown name or a value of the wrong type.
@@ -90,6 +102,8 @@ def make_settings(values: Mapping[str, Any]) -> TrainSettings:
             checked[name] = tuple(checked[name])
     if "options" in checked:
         checked["options"] = LossOptions(**_checked("train.options", checked["options"], LossOptions))
+    if "grpo" in checked:
+        checked["grpo"] = GrpoOptions(**_checked("train.grpo", checked["grpo"], GrpoOptions))
     for name in ("target", "data"):
         if name not in checked:
             raise UsageError(f"the [train] table has no '{name}': add it")
@@ -104,6 +118,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "tuple[str, ...]": (list, tuple),
     "tuple[int, ...]": (list, tuple),
     "LossOptions": (dict,),
+    "GrpoOptions": (dict,),
     "Auxiliary": (str,),
     "int | None": (int,),
     "float | None": (int, float),

@@ -12,13 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.llama import LlamaLayer, LlamaStack, attend
 
 
 class StaticDecoder:
-    """Decodes a batch of sequences one token at a time."""
+    """Decodes a batch of sequences one token at a time, with the target or a causal drafter."""
 
-    def __init__(self, stack: LlamaStack) -> None:
+    def __init__(self, stack: LlamaStack | CausalDrafter) -> None:
         self.stack = stack
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
@@ -56,7 +57,7 @@ class StaticDecoder:
         positions = torch.arange(start, end)[None]
         rotary = stack.rotary(positions)
         mask = torch.arange(end)[None, :] <= positions[0][:, None]
-        x = stack.embed_tokens(ids)
+        x = stack.embed(ids)
         for layer, keys, values in zip(stack.layers, self.keys, self.values, strict=True):
             assert isinstance(layer, LlamaLayer)
             query, key, value = layer.project(x, rotary)
@@ -77,7 +78,7 @@ class StaticDecoder:
         hidden = torch.arange(end)[None, :] > self.positions[:, None]
         bias = torch.zeros(batch, 1, 1, end).masked_fill_(hidden[:, None, None, :], -torch.inf)
         scale = shape.head_dim**-0.5
-        x = stack.embed_tokens(token_ids)[:, None]
+        x = stack.embed(token_ids)[:, None]
         for layer, keys, values in zip(stack.layers, self.keys, self.values, strict=True):
             assert isinstance(layer, LlamaLayer)
             query, key, value = layer.project(x, rotary)
@@ -101,5 +102,11 @@ class StaticDecoder:
 
     @torch.inference_mode()
     def logits(self, hidden: Float[Tensor, "batch size"]) -> Float[Tensor, "batch vocab"]:
-        """The output layer."""
+        """The target's output layer; drafters have their own.
+
+        Raises:
+            TypeError: the decoder runs a drafter.
+        """
+        if not isinstance(self.stack, LlamaStack):
+            raise TypeError("a drafter's logits come from its own output layer")
         return hidden @ self.stack.output_weight.T

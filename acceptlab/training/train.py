@@ -15,10 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from acceptlab.drafters.base import Drafter
+from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.files import KINDS, config_of, load_drafter, save_drafter
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
@@ -26,6 +28,7 @@ from acceptlab.errors import RunError, UsageError
 from acceptlab.training.corpus import Batch, Example, draw_batches, mean_target_probs
 from acceptlab.training.diagnostics import gradient_variance
 from acceptlab.training.evaluate import evaluate
+from acceptlab.training.grpo_stage import GrpoStage
 from acceptlab.training.losses import Scores, objective
 from acceptlab.training.settings import TrainSettings
 
@@ -118,6 +121,10 @@ class Trainer:
             {"params": plain, "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.95))
+        self.grpo: GrpoStage | None = None
+        if settings.stage == "grpo":
+            assert isinstance(self.drafter, CausalDrafter)
+            self.grpo = GrpoStage(self.drafter, target, settings.grpo, settings.eos_id)
         self.step = 0
         self.best = -1.0
         self.trained_s = 0.0
@@ -185,26 +192,29 @@ class Trainer:
         path.write_text(json.dumps({"step": self.step, **asdict(found)}, indent=1) + "\n", encoding="utf-8")
 
     def _update(self, batch: Batch) -> float:
-        drafter, settings = self.drafter, self.settings
-        with torch.no_grad():
-            target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
-        labels = drafter.output.classes(batch.labels)
-        scores = Scores(
-            drafter.row_logits(batch.rows),
-            target_probs,
-            labels,
-            batch.windows,
-        )
-        loss = objective(settings.loss, scores, settings.options)
+        loss = self._supervised_loss(batch) if self.grpo is None else self._grpo_loss(self.grpo, batch)
         if not bool(torch.isfinite(loss)):
             raise RunError(f"the loss is {float(loss)} at step {self.step}: lower the learning rate")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip)
+        nn.utils.clip_grad_norm_(self.drafter.parameters(), self.settings.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, settings)
+            group["lr"] = learning_rate(self.step, self.settings)
         self.optimizer.step()
         return float(loss.detach())
+
+    def _supervised_loss(self, batch: Batch) -> Tensor:
+        drafter, settings = self.drafter, self.settings
+        with torch.no_grad():
+            target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
+        labels = drafter.output.classes(batch.labels)
+        scores = Scores(drafter.row_logits(batch.rows), target_probs, labels, batch.windows)
+        return objective(settings.loss, scores, settings.options)
+
+    def _grpo_loss(self, stage: GrpoStage, batch: Batch) -> Tensor:
+        assert isinstance(self.drafter, CausalDrafter)
+        rng = np.random.default_rng([self.settings.seed, self.step, *b"rollouts"])
+        return stage.loss(self.drafter, batch, rng)
 
     def _report(self, loss: float, tokens_per_s: float) -> None:
         measured = evaluate(self.drafter, self.held_out, self.target.output_weight, gamma=self.settings.gamma)

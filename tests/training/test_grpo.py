@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
+from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.output_layer import CutOutput
+from acceptlab.errors import UsageError
 from acceptlab.training.grpo import advantages, expected_length, grpo_loss, simulated_length
+from acceptlab.training.grpo_stage import GrpoOptions, Rollouts, roll_out, rollout_log_probs
+from acceptlab.training.train import Trainer
+from tests.tiny import tiny_model
+from tests.training.helpers import VOCAB, tiny_target
+from tests.training.test_train import SETTINGS, make_examples
 
 
 def full(values: torch.Tensor) -> torch.Tensor:
@@ -74,3 +84,50 @@ def test_clipping_stops_the_reward_but_not_the_penalty() -> None:
     assert torch.autograd.grad(penalised, logs)[0].tolist() == [[pytest.approx(1 - 0.6065306597, abs=1e-9)]]
     falling = grpo_loss(logs, old, old, -one, full(old), clip=0.2, kl_weight=0.0)
     assert torch.autograd.grad(falling, logs)[0].tolist() == [[pytest.approx(1.6487212707, abs=1e-9)]]
+
+
+def make_rollouts() -> tuple[CausalDrafter, Rollouts]:
+    output = CutOutput(torch.arange(3, 40), torch.ones(VOCAB), 32)
+    drafter = CausalDrafter.from_target(tiny_target(), (0, -1), output)
+    contexts = [[5, 6, 7, 8], [5, 9], [5, 10, 11]]
+    uniforms = torch.rand(6, 4, generator=torch.Generator().manual_seed(3))
+    return drafter, roll_out(drafter, tiny_target(), contexts, uniforms, group=2, eos_id=20)
+
+
+def test_rollouts_are_scored_as_plain_forwards_score_them() -> None:
+    drafter, rollouts = make_rollouts()
+    again = rollout_log_probs(drafter, rollouts, group=2).detach()
+    # float32, two layers
+    torch.testing.assert_close(again, rollouts.draft_log_probs, rtol=0, atol=3e-5)
+    model = tiny_model("llama", tie_word_embeddings=True)
+    for row in range(6):
+        text = rollouts.contexts[row // 2] + rollouts.token_ids[row].tolist()
+        with torch.no_grad():
+            logs = model(torch.tensor([text])).logits[0].log_softmax(-1)
+        own = logs[-5:-1].gather(1, rollouts.token_ids[row][:, None])[:, 0]
+        torch.testing.assert_close(own, rollouts.target_log_probs[row], rtol=0, atol=3e-5)
+    ends = rollouts.token_ids == 20
+    for row, mask in zip(ends.tolist(), rollouts.mask.tolist(), strict=True):
+        n_valid = row.index(True) + 1 if any(row) else 4
+        assert mask == [place < n_valid for place in range(4)]
+
+
+def test_a_reinforced_run_moves_the_drafter_and_resumes(tmp_path: Path) -> None:
+    examples = make_examples(60)
+    Trainer(tmp_path / "a", replace(SETTINGS, steps=6), tiny_target(), examples).run()
+    settings = replace(
+        SETTINGS,
+        steps=4,
+        report_every=2,
+        stage="grpo",
+        init=str(tmp_path / "a" / "last"),
+        grpo=GrpoOptions(contexts=3, group=4),
+    )
+    lines: list[dict] = []
+    trainer = Trainer(tmp_path / "b", settings, tiny_target(), examples, lines.append)
+    before = {name: tensor.clone() for name, tensor in trainer.drafter.state_dict().items()}
+    trainer.run()
+    assert [line["step"] for line in lines] == [2, 4]
+    assert not torch.equal(before["norm.weight"], trainer.drafter.state_dict()["norm.weight"])
+    with pytest.raises(UsageError, match="start from"):
+        replace(SETTINGS, stage="grpo")
