@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Section:
     table: AnalysisTable
     stem: str
     plot: bool = True
+    runs: Sequence[str] = ()
+    """Names of the runs that it rests on, said where the page has several."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def render_page(report: Report, pictures: Mapping[str, Picture | None]) -> str:
     )
     runs = [facts_of(run, report.run_names.get(run.run_id, run.path.name)) for run in report.runs]
     common = _common_notes(report.sections)
+    headline = _headline_section(report.sections)
     context: dict[str, Any] = {
         "report": report,
         "runs": runs,
@@ -142,10 +145,12 @@ def render_page(report: Report, pictures: Mapping[str, Picture | None]) -> str:
         "wall_time": duration(sum(float(run.manifest.get("wall_s") or 0) for run in report.runs)),
         "warnings": _warnings(report.runs, runs),
         "common_notes": common,
-        "headlines": _headlines(report.sections),
+        "headlines": _headlines(headline),
+        "headline_runs": headline.runs if headline else (),
         "sections": [_shown(section, pictures.get(section.stem), common) for section in report.sections],
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # ours, without user text
         "paragraphs": paragraphs,
+        "sentence": sentence,
         "version": __version__,
     }
     return environment.get_template("page.html").render(context)
@@ -156,9 +161,10 @@ def _shown(section: Section, picture: Picture | None, common: Sequence[str]) -> 
     notes = [note for note in table.notes if note not in common]
     folder = Path()
     paths = [*table_paths(folder, section.stem), *(figure_paths(folder, section.stem) if picture else ())]
-    return _Shown(
-        section, view_of(table.frame, table.columns), picture, notes, [path.as_posix() for path in paths]
-    )
+    view = view_of(table.frame, table.columns)
+    below = [line for line in view.below if line.removeprefix("Intervals: ").rstrip(".") not in table.caption]
+    files = [path.as_posix() for path in paths]
+    return _Shown(section, replace(view, below=tuple(below)), picture, notes, files)
 
 
 def _common_notes(sections: Sequence[Section]) -> list[str]:
@@ -198,14 +204,16 @@ def _text(value: Any) -> str:
     return "not stated" if value is None else str(value)
 
 
-def _headlines(sections: Sequence[Section]) -> list[Headline]:
-    """Rows of the first table that has acceptance and length, the pooled group last."""
-    for section in sections:
-        frame = section.table.frame
-        if set(_HEADLINE) <= set(frame.columns):
-            break
-    else:
+def _headline_section(sections: Sequence[Section]) -> Section | None:
+    """The first section whose table has acceptance and length."""
+    return next((section for section in sections if set(_HEADLINE) <= set(section.table.frame.columns)), None)
+
+
+def _headlines(section: Section | None) -> list[Headline]:
+    """The rows of that section, the pooled group last."""
+    if section is None:
         return []
+    frame = section.table.frame
     found = []
     for record in frame.to_dict("records"):
         row = {str(name): plain(value) for name, value in record.items()}
@@ -227,3 +235,9 @@ def _headlines(sections: Sequence[Section]) -> list[Headline]:
 def paragraphs(text: str) -> list[str]:
     """Paragraphs of a plain text, their lines kept."""
     return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def sentence(text: str) -> str:
+    """A note with a capital letter and a full stop."""
+    stopped = text if text.endswith((".", "!", "?")) else f"{text}."
+    return stopped[:1].upper() + stopped[1:]

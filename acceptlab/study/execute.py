@@ -47,7 +47,7 @@ class _Parts:
         self._n += 1
         self._what = what
         minutes, seconds = divmod(int(monotonic() - self._started), 60)
-        self._tell(f"[{self._n}/{self._total}] {minutes}:{seconds:02d} {what}")
+        self._tell(f"[{self._n}/{self._total}, {minutes}:{seconds:02d} elapsed] {what}")
 
     def end(self, *, skipped: str = "", said: str = "") -> None:
         (self.skipped if skipped else self.made).append(self._what)
@@ -127,7 +127,7 @@ def _analyze(
         table = _with_names(made, chosen, wanted)
         save_table(table, folder, wanted.name, fingerprint)
         parts.end(said=f"{len(table.frame)} rows")
-    return Section(table, wanted.name, wanted.plot), fingerprint
+    return Section(table, wanted.name, wanted.plot, wanted.runs), fingerprint
 
 
 def _with_names(table: AnalysisTable, runs: Mapping[str, Run], wanted: Analyze) -> AnalysisTable:
