@@ -15,9 +15,8 @@ import pyarrow as pa
 from acceptlab.errors import UsageError
 from acceptlab.records import TABLES
 from acceptlab.store.manifest import CONFIG_KEYS, first_difference
-from acceptlab.store.parts import strict_rows, write_part
+from acceptlab.store.parts import strict_rows
 from acceptlab.store.reader import Run, open_run
-from acceptlab.store.schema import FINAL_LEVEL
 from acceptlab.store.writer import RunWriter
 
 SHARDING_FIELDS = frozenset({"prompts", "prompts_sha256", "domains", "limit", "batch_size"})
@@ -50,9 +49,7 @@ def merge_runs(paths: Sequence[Path], output: Path, *, force: bool = False) -> P
     writer = RunWriter.create(output, _fields(runs))
     try:
         for table in TABLES:
-            rows = _rows(runs, table.name)
-            entry = write_part(output, table, 1, rows, level=1, compression=FINAL_LEVEL)
-            writer.manifest["parts"][table.name].append(entry)
+            writer.adopt(table, _rows(runs, table.name))
         writer.finish()
     except BaseException:
         writer.close()
@@ -86,7 +83,7 @@ def _refuse_duplicates(runs: Sequence[Run], force: bool) -> None:
                 raise UsageError(
                     f"'{run.path}' and '{other.path}' hold the same run {source['run_id']}: name it once"
                 )
-        for prompt_id in set(run.read("prompts", ["prompt_id"])["prompt_id"].to_pylist()):
+        for prompt_id in sorted(set(run.read("prompts", ["prompt_id"])["prompt_id"].to_pylist())):
             owners = prompt_owner.setdefault(prompt_id, [])
             for other in owners:
                 if not force or _difference(other, run) is None:

@@ -48,7 +48,7 @@ def round_down(values: Any, dtype: type[np.floating[Any]], mantissa_bits: Any = 
         return rounded
     unsigned = np.dtype(f"u{rounded.itemsize}")
     dropped = (np.finfo(dtype).nmant - np.asarray(mantissa_bits)).astype(unsigned)
-    kept: np.ndarray = (np.ascontiguousarray(rounded).view(unsigned) >> dropped) << dropped
+    kept: np.ndarray = (np.asarray(rounded, order="C").view(unsigned) >> dropped) << dropped
     return kept.view(dtype)
 
 
@@ -76,6 +76,6 @@ def prob_upper_bounds(stored: Any) -> np.ndarray:
     _, exponent = np.frexp(
         lower
     )  # lower = m 2^exponent with m in [0.5, 1): its leading bit is 2^(exponent - 1)
-    step = np.ldexp(1.0, exponent - 1 - bits)
+    step = np.where(lower > 0, np.ldexp(1.0, exponent - 1 - bits), 0.0)
     upper: np.ndarray = np.minimum(1.0, lower + np.maximum(step, _FLOAT16_STEP))
     return upper

@@ -6,20 +6,19 @@ listed; `RunWriter.resume` goes on from there. One writer a folder, guarded by a
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from acceptlab.errors import RunError, UsageError
-from acceptlab.records import SCHEMA_VERSION, TABLES
+from acceptlab.records import SCHEMA_VERSION, TABLES, Table
 from acceptlab.store import provenance
 from acceptlab.store.convert import Values, to_arrow
+from acceptlab.store.lock import lock, unlock
 from acceptlab.store.manifest import (
     MANIFEST,
     TEMPORARY,
@@ -34,9 +33,6 @@ from acceptlab.store.schema import FAST_LEVEL, FINAL_LEVEL, TABLE_NAMES, arrow_s
 
 MAX_SMALL_PARTS = 64
 """Parts of one level that a table may have before they are joined into one of the next level."""
-
-_LOCKS: dict[Path, int] = {}
-"""Descriptors of the folders that this process has locked, so that an abandoned writer can be succeeded."""
 
 
 class RunWriter:
@@ -53,7 +49,7 @@ class RunWriter:
         self._started = time.monotonic()
 
     @classmethod
-    def create(cls, folder: Path, manifest_fields: dict[str, Any]) -> RunWriter:
+    def create(cls, folder: Path | str, manifest_fields: dict[str, Any]) -> RunWriter:
         """Start a run in a new or empty folder; the manifest (incomplete) is written first.
 
         Args:
@@ -64,23 +60,24 @@ class RunWriter:
             UsageError: the folder holds a run or other files already.
             RunError: the folder cannot be written.
         """
+        folder = Path(folder)
         if has_manifest(folder):
             state = "a complete run" if read_manifest(folder)["complete"] else "an incomplete run"
             raise UsageError(
                 f"'{folder}' already holds {state}: add --resume to go on, or choose another --run"
             )
         _prepare(folder)
-        _lock(folder)
+        lock(folder)
         try:
             manifest = new_manifest(json.loads(json.dumps(manifest_fields)))
             write_manifest(folder, manifest)
             return cls(folder, manifest)
         except BaseException:
-            _unlock(folder)
+            unlock(folder)
             raise
 
     @classmethod
-    def resume(cls, folder: Path, manifest_fields: dict[str, Any]) -> RunWriter:
+    def resume(cls, folder: Path | str, manifest_fields: dict[str, Any]) -> RunWriter:
         """Go on with a run, or start one where the folder is missing or empty.
 
         A complete run is left byte for byte as it is (`is_complete` says so).
@@ -89,18 +86,20 @@ class RunWriter:
             UsageError: the run has another configuration, model or schema; names the first difference.
             RunError: the manifest or a part is damaged, or the folder cannot be written.
         """
+        folder = Path(folder)
         if not has_manifest(folder):
             return cls.create(folder, manifest_fields)
         manifest = read_manifest(folder)
         _require_same(folder, manifest, manifest_fields)
         if manifest["complete"]:
             return cls(folder, manifest)
-        _lock(folder)
+        lock(folder)
         try:
+            manifest = read_manifest(folder)  # another process may have written until it let go of the lock
             _remove_unlisted(folder, manifest)
             return cls(folder, manifest)
         except BaseException:
-            _unlock(folder)
+            unlock(folder)
             raise
 
     @property
@@ -144,12 +143,17 @@ class RunWriter:
             name: write_part(self.folder, table_named(name), number, iter([rows]))
             for name, rows in arrow.items()
         }
-        for name, entry in entries.items():
-            self.manifest["parts"][name].append(entry)
-        self._commit()
+        parts = self.manifest["parts"]
+        self._commit(parts={**parts, **{name: [*parts[name], entry] for name, entry in entries.items()}})
         self._done |= prompt_ids
         for name in entries:
             self._roll_up(name)
+
+    def adopt(self, table: Table, rows: Iterator[pa.Table]) -> None:
+        """Stream rows of other runs, run_id included, into one part of a table that has none yet."""
+        self._require_open()
+        entry = write_part(self.folder, table, self._next_number(), rows, level=1, compression=FINAL_LEVEL)
+        self._commit(parts={**self.manifest["parts"], table.name: [entry]})
 
     def finish(self, extra: dict[str, Any] | None = None, *, compression: int = FINAL_LEVEL) -> None:
         """Join the parts of every table into one, add `extra` to the manifest, mark the run complete.
@@ -160,22 +164,21 @@ class RunWriter:
         """
         self._require_open()
         for table in TABLES:
-            entries = self.manifest["parts"][table.name]
+            parts = self.manifest["parts"]
+            entries = parts[table.name]
             if not entries:  # an empty part carries the schema, so that every table can be queried
                 empty = arrow_schema(table).empty_table()
-                entries.append(write_part(self.folder, table, self._next_number(), iter([empty])))
+                entry = write_part(self.folder, table, self._next_number(), iter([empty]))
+                self._commit(parts={**parts, table.name: [entry]})
             elif len(entries) > 1 or entries[0]["compression"] < compression:
                 self._join(table.name, entries, compression)
-        self.manifest.update(json.loads(json.dumps(extra or {})))
-        self._commit()
         _remove_unlisted(self.folder, self.manifest)
-        self.manifest.update(complete=True, ended=provenance.now())
-        self._commit()
+        self._commit(**json.loads(json.dumps(extra or {})), complete=True, ended=provenance.now())
         self.close()
 
     def close(self) -> None:
         """Let other processes write the run; the end of the process does the same."""
-        _unlock(self.folder)
+        unlock(self.folder)
 
     def _require_open(self) -> None:
         if self.is_complete:
@@ -202,11 +205,14 @@ class RunWriter:
 
     def _next_number(self) -> int:
         entries = [entry for name in TABLE_NAMES for entry in self.manifest["parts"][name]]
-        return 1 + max((int(entry["file"][-14:-8]) for entry in entries), default=0)
+        return 1 + max((int(Path(entry["file"]).stem.rpartition("-")[2]) for entry in entries), default=0)
 
-    def _commit(self) -> None:
-        self.manifest["wall_s"] = round(self._wall_before_s + time.monotonic() - self._started, 3)
-        write_manifest(self.folder, self.manifest)
+    def _commit(self, **changes: Any) -> None:
+        """Write the manifest with these fields changed; where that fails, this writer stays as it was, too."""
+        wall_s = round(self._wall_before_s + time.monotonic() - self._started, 3)
+        manifest = {**self.manifest, **changes, "wall_s": wall_s}
+        write_manifest(self.folder, manifest)
+        self.manifest = manifest
 
     def _roll_up(self, name: str) -> None:
         """Join the parts of a level that has too many; a row is rewritten once a level."""
@@ -222,12 +228,10 @@ class RunWriter:
     def _join(self, name: str, entries: list[dict[str, Any]], compression: int) -> None:
         """Put one part in the place of several; the manifest changes before the old files go."""
         joined = join_parts(self.folder, name, entries, self._next_number(), compression)
-        parts = self.manifest["parts"][name]
-        first = parts.index(entries[0])
-        kept = [entry for entry in parts if entry not in entries]
-        kept.insert(first, joined)
-        self.manifest["parts"][name] = kept
-        self._commit()
+        parts = self.manifest["parts"]
+        kept = [entry for entry in parts[name] if entry not in entries]
+        kept.insert(parts[name].index(entries[0]), joined)
+        self._commit(parts={**parts, name: kept})
         for entry in entries:
             (self.folder / entry["file"]).unlink(missing_ok=True)
 
@@ -278,29 +282,3 @@ def _remove_unlisted(folder: Path, manifest: dict[str, Any]) -> None:
             if f"{name}/{path.name}" not in listed:
                 path.unlink(missing_ok=True)
     (folder / (MANIFEST + TEMPORARY)).unlink(missing_ok=True)
-
-
-def _lock(folder: Path) -> None:
-    """Hold the folder until the run is finished or the process ends; a second process is refused."""
-    try:
-        import fcntl
-    except ImportError:  # no advisory locks on this platform
-        return
-    if folder.resolve() in _LOCKS:
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise UsageError(
-            f"another process is writing run '{folder}': wait for it, or choose another --run"
-        ) from None
-    _LOCKS[folder.resolve()] = descriptor
-
-
-def _unlock(folder: Path) -> None:
-    descriptor = _LOCKS.pop(folder.resolve(), None)
-    if descriptor is not None:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
