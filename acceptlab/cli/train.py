@@ -12,7 +12,7 @@ import typer
 def command(
     *,
     config: Annotated[
-        Path, typer.Argument(help="TOML file with a [train] table, such as studies/drafter.toml.")
+        Path, typer.Argument(help="TOML file with a [train] table, such as studies/training/drafter.toml.")
     ],
     output: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default under data/drafters.")
@@ -30,9 +30,9 @@ def command(
 ) -> None:
     """Train a drafter on trajectories; the best and the last one are kept as drafter folders.
 
-    Example:  acceptlab train studies/drafter.toml --output data/drafters/mine
+    Example:  acceptlab train studies/training/drafter.toml --output data/drafters/mine
 
-    Hot continuation with another loss:  acceptlab train studies/drafter.toml --init data/drafters/mine/best
+    Hot continuation with another loss:  acceptlab train studies/training/drafter.toml --init data/drafters/mine/best
     --loss real
 
     An interrupted run goes on where its last checkpoint was: repeat the command. Use the result with

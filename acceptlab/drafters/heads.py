@@ -16,16 +16,20 @@ from acceptlab.drafters.base import Drafter, Rows, copy_tensors, with_layers
 from acceptlab.drafters.llama import LlamaLayer, LlamaShape, LlamaStack, RMSNorm
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.drafters.windows import WindowGrid, attend_both
+from acceptlab.errors import UsageError
 
 
 class _FeatureDrafter(Drafter):
     """One decoder layer over fused embeddings and hidden states."""
 
     needs_features: ClassVar[bool] = True
+    first_position: Int[Tensor, ""]
 
     def __init__(self, shape: LlamaShape, output: CutOutput, embeddings: Float[Tensor, "vocab size"]) -> None:
         super().__init__(shape, output, embeddings)
         size = shape.hidden_size
+        # The first position that training saw; drafting looks at no earlier one.
+        self.register_buffer("first_position", torch.tensor(1))
         self.feature_norm = RMSNorm(size, shape.rms_eps)
         self.fuse_feature = nn.Linear(size, size, bias=False)
         self.fuse_token = nn.Linear(size, size, bias=False)
@@ -116,9 +120,12 @@ class BlockHead(_FeatureDrafter):
 
     kind: ClassVar[str] = "block"
     max_gamma: ClassVar[int] = 16
+    gamma: Int[Tensor, ""]
 
     def __init__(self, shape: LlamaShape, output: CutOutput, embeddings: Float[Tensor, "vocab size"]) -> None:
         super().__init__(shape, output, embeddings)
+        # All places of a block see each other, so drafting opens blocks of the width that training did.
+        self.register_buffer("gamma", torch.tensor(8))
         self.slots = nn.Parameter(torch.zeros(self.max_gamma, shape.hidden_size))
 
     @classmethod
@@ -157,6 +164,16 @@ class BlockHead(_FeatureDrafter):
         x = self.layer.finish(block.view(n_sequences, n_windows * gamma, size), stacked)
         hidden = self.norm(x).view(n_sequences, n_windows, gamma, size)
         return _pick(hidden, grid, len(rows.depth))
+
+    def set_gamma(self, gamma: int) -> None:
+        """Fix the width of the blocks.
+
+        Raises:
+            UsageError: wider than there are learned slots.
+        """
+        if not 1 <= gamma <= self.max_gamma:
+            raise UsageError(f"gamma {gamma} does not fit a block head: use 1 to {self.max_gamma}")
+        self.gamma.fill_(gamma)
 
     def block_inputs(
         self, anchor: Float[Tensor, "*windows size"], gamma: int

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.files import KINDS, config_of, load_drafter, save_drafter
+from acceptlab.drafters.heads import BlockHead
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
@@ -51,7 +52,12 @@ def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence
     """The drafter that a run starts from: `init`, or layers of the target with the ids of most mass kept."""
     if not settings.init:
         output = cut_output(settings.n_kept, target, examples)
-        return KINDS[settings.kind].from_target(target, settings.layers, output).train()
+        fresh = KINDS[settings.kind].from_target(target, settings.layers, output).train()
+        if not isinstance(fresh, CausalDrafter):
+            fresh.first_position.fill_(max(e.shared_len for e in examples))
+        if isinstance(fresh, BlockHead):
+            fresh.set_gamma(settings.gamma)
+        return fresh
     drafter = load_drafter(Path(settings.init), target.embed_tokens.weight)
     if drafter.kind != settings.kind:
         raise UsageError(
