@@ -97,18 +97,24 @@ def _refuse_bad_logits(top: Float[Tensor, " *rows"]) -> None:
 def _nucleus(probs: Float64[Tensor, "contexts vocab"], top_p: float) -> Float64[Tensor, "contexts vocab"]:
     """Keep the smallest set of most probable tokens with a mass of at least top_p, and renormalise."""
     vocab = probs.shape[-1]
+    n_kept = torch.zeros((len(probs), 1), dtype=torch.int64, device=probs.device)
+    edge = torch.zeros((len(probs), 1), dtype=torch.float64, device=probs.device)
+    pending = torch.arange(len(probs), device=probs.device)
     # a nucleus is small as a rule, and sorting the whole vocabulary is slow
     for size in (256, 4096, vocab):
-        values = probs.topk(min(size, vocab)).values
+        values = probs[pending].topk(min(size, vocab)).values
         before = values.cumsum(dim=-1) - values
-        n_kept = ((before < top_p) & (values > 0)).sum(dim=-1, keepdim=True)
-        if size >= vocab or bool((n_kept < size).all()):
+        count = ((before < top_p) & (values > 0)).sum(dim=-1, keepdim=True)
+        n_kept[pending] = count
+        edge[pending] = values.gather(1, (count - 1).clamp(min=0))
+        pending = pending[count[:, 0] >= size]
+        if size >= vocab or len(pending) == 0:
             break
-    edge = values.gather(1, (n_kept - 1).clamp(min=0))
-    above = probs > edge
-    tied = probs == edge
-    room = n_kept - above.sum(dim=-1, keepdim=True)
-    inside = above | (tied & (tied.cumsum(dim=-1) <= room))
+    inside = probs >= edge
+    if bool((inside.sum(dim=-1, keepdim=True) > n_kept).any()):  # more tokens at the edge than there is room
+        above, tied = probs > edge, probs == edge
+        room = n_kept - above.sum(dim=-1, keepdim=True)
+        inside = above | (tied & (tied.cumsum(dim=-1) <= room))
     truncated = probs * inside
     total = truncated.sum(dim=-1, keepdim=True)
     return truncated / total.masked_fill(total == 0, 1.0)

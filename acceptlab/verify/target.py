@@ -41,20 +41,20 @@ def read_target(
     if rule.kind is RuleKind.TOP:
         return Target(argmax=ids, node_rank=_ranks(logits, parent_rows, tokens).cpu().numpy())
     rows = torch.from_numpy(np.flatnonzero(drafted.tree.n_children)).to(logits.device)
-    shifted = logits[rows].double() - top[rows, None]
-    log_mass = shifted.logsumexp(dim=-1)
-    entropy = _entropy(shifted, log_mass) if rule.kind is RuleKind.TYPICAL else None
-    log_mass_of = torch.zeros(len(logits), dtype=torch.float64, device=logits.device).scatter(
-        0, rows, log_mass
-    )
-    node_log_prob = (logits[parent_rows, tokens].double() - top[parent_rows]) - log_mass_of[parent_rows]
+    probs = torch.softmax(logits[rows], dim=-1, dtype=torch.float64)
+    # the token's and the largest probability come from one array: a tie with the argmax is an exact tie
+    of_node = torch.searchsorted(rows, parent_rows)
+    top_prob = probs.gather(1, argmax[rows, None])[:, 0]
+    nowhere = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
+    entropy = None
+    if rule.kind is RuleKind.TYPICAL:
+        shifted = logits[rows].double() - top[rows, None]  # float32 differences would round
+        entropy = nowhere.scatter(0, rows, _entropy(probs, top_prob, shifted)).cpu().numpy()
     return Target(
         argmax=ids,
-        node_prob=node_log_prob.exp().cpu().numpy(),
-        top_prob=(-log_mass_of).exp().cpu().numpy(),
-        entropy=None
-        if entropy is None
-        else torch.zeros_like(log_mass_of).scatter(0, rows, entropy).cpu().numpy(),
+        node_prob=probs[of_node, tokens].cpu().numpy(),
+        top_prob=nowhere.scatter(0, rows, top_prob).cpu().numpy(),
+        entropy=entropy,
     )
 
 
@@ -64,13 +64,18 @@ def _ranks(
     """Rank of a token among the logits of its row, 0 the largest, exact ties by lower id."""
     here = logits[rows]
     own = here.gather(1, tokens[:, None])
-    ids = torch.arange(logits.shape[1], device=logits.device)
-    return ((here > own) | ((here == own) & (ids < tokens[:, None]))).sum(dim=-1)
+    above = (here > own).sum(dim=-1, dtype=torch.int32)
+    tied = here == own
+    if bool((tied.sum(dim=-1, dtype=torch.int32) > 1).any()):
+        ids = torch.arange(logits.shape[1], device=logits.device)
+        above = above + (tied & (ids < tokens[:, None])).sum(dim=-1, dtype=torch.int32)
+    return above.long()
 
 
 def _entropy(
-    shifted: Float64[Tensor, "rows vocab"], log_mass: Float64[Tensor, " rows"]
+    probs: Float64[Tensor, "rows vocab"],
+    top_prob: Float64[Tensor, " rows"],
+    shifted: Float64[Tensor, "rows vocab"],
 ) -> Float64[Tensor, " rows"]:
-    """Entropy in nats of softmax(shifted): log Z - E[logit], with 0 * -inf taken as 0."""
-    weights = (shifted - log_mass[:, None]).exp_()
-    return log_mass - (weights * shifted.clamp(min=-1e4)).sum(dim=-1)
+    """Entropy in nats: -log(top) - E[logit - top logit], with 0 * -inf taken as 0."""
+    return -top_prob.log() - (probs * shifted.clamp(min=-1e4)).sum(dim=-1)

@@ -239,8 +239,9 @@ def test_block_arithmetic_on_the_known_chain() -> None:
 
 
 def test_block_acceptance_keeps_small_probabilities() -> None:
-    # h = 1e-18 at both places: 1 - prod(1 - h) would round to 0
+    # h = 1e-18 at both places: 1 - prod(1 - h) would round to 0; approx has an absolute tolerance unless told
     accepts = block_accepts(
         torch.tensor([1e-18, 1e-18], dtype=torch.float64), torch.tensor([1e-18], dtype=torch.float64)
     )
-    assert float(accepts[0]) == pytest.approx(2e-18, rel=1e-12)
+    assert float(accepts[0]) == pytest.approx(2e-18, rel=1e-12, abs=0)
+    assert float(accepts[1]) == pytest.approx(0.5, rel=1e-12)

@@ -215,6 +215,28 @@ def test_places_without_a_token_are_never_tested() -> None:
     assert verdict.next_token in {0, 2}
 
 
+def test_a_block_ends_before_an_empty_place() -> None:
+    target = torch.tensor([WIDE[0]] * 4, dtype=torch.float64)
+    draft = torch.tensor([WIDE[1]] * 4, dtype=torch.float64)
+    gap = Drafted(Tree((-1, 0, 1)), np.array([1, -1, 2]), np.arange(4), draft)
+    one = Drafted(Tree((-1,)), np.array([1]), np.arange(2), draft[:2])
+    for uniform in (0.1, 0.5):
+        drawn = np.array([uniform, 0.0, 0.0, 0.3])
+        verdict = verify(parse_rule("block"), gap, Target(probs=target), drawn, frozenset({3}))
+        short = verify(parse_rule("block"), one, Target(probs=target[:2]), drawn[[0, 3]], frozenset({3}))
+        assert verdict.accepted == short.accepted
+        assert verdict.next_token == short.next_token
+        assert verdict.accept_prob[0] == short.accept_prob[0]
+        assert verdict.test_prob.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_what_is_never_tested_has_no_acceptance() -> None:
+    drafted = Drafted(Tree((-1, 0)), np.array([1, 1]), np.full(3, -1))
+    blocked = drafted.blocked(frozenset({1}))
+    target = Target(argmax=np.array([1, 1, 0]))
+    assert accept_probs(parse_rule("greedy"), drafted, target, blocked).tolist() == [1.0, 0.0]
+
+
 def test_an_empty_tree_is_a_plain_draw_from_the_target() -> None:
     target = torch.tensor([WIDE[0]], dtype=torch.float64)
     for name in LOSSLESS:
