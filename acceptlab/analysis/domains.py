@@ -109,7 +109,7 @@ def lengths(profile: ProfileSums, resampling: Resampling = DEFAULT) -> dict[str,
 
     def statistic(totals: Totals) -> Totals:
         survivors, sums, counts = np.split(totals[:, 1:], [depths, 2 * depths], axis=1)
-        joint = ratio(survivors, totals[:, :1]).sum(axis=1)
+        joint = np.where(totals[:, 0] > 0, ratio(survivors, totals[:, :1]).sum(axis=1), np.nan)
         product = np.where(counts.sum(axis=1) > 0, product_length(ratio(sums, counts)), np.nan)
         return np.stack([joint, product, joint - product], axis=1)
 
