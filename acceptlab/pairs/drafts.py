@@ -37,13 +37,13 @@ class Draft:
 DrafterLoader = Callable[[Path, PreTrainedModel], Draft]
 
 
-def _load_causal(folder: Path, target: PreTrainedModel) -> Draft:
-    from acceptlab.pairs.trained import load_causal
+def _load_trained(folder: Path, target: PreTrainedModel) -> Draft:
+    from acceptlab.pairs.trained import load_trained
 
-    return Draft(str(folder), load_causal(folder, target), None, None, Source(str(folder), folder, None), "")
+    return Draft(str(folder), load_trained(folder, target), None, None, Source(str(folder), folder, None), "")
 
 
-DRAFTER_LOADERS: dict[str, DrafterLoader] = {"causal": _load_causal}
+DRAFTER_LOADERS: dict[str, DrafterLoader] = dict.fromkeys(("causal", "feature", "block"), _load_trained)
 """Loaders of trained drafters by kind: (folder, target model) -> Draft."""
 
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
+from acceptlab.drafters.head_model import HeadModel
 from acceptlab.errors import UsageError
 from acceptlab.models import LanguageModel
 from acceptlab.pairs import checks
@@ -19,6 +20,7 @@ from acceptlab.pairs.encoding import Prompt, encode_prompt, end_ids
 from acceptlab.pairs.files import cached_sha256, weight_files
 from acceptlab.pairs.probe import PROBE_LEN, probe
 from acceptlab.pairs.source import Source
+from acceptlab.pairs.trained import WatchedModel
 from acceptlab.pairs.vocab import (
     PaddedModel,
     Vocabulary,
@@ -28,6 +30,7 @@ from acceptlab.pairs.vocab import (
     width_notes,
 )
 
+Kind = TypeVar("Kind", bound=CachedModel)
 _PROBE = "The quick brown fox: 12,345.67 naïve\tÜber 你好\n  return x_1 != 'a'"
 
 
@@ -111,8 +114,12 @@ def pair_from_models(
     if draft.tokenizer is not None:
         notes += check_tokenizers(tokenizer, draft.tokenizer, draft.name)
     vocabulary = _common_vocabulary(tokenizer, target_model)
-    target_core = _cached(target_model, target_id)
     draft_core = _draft_core(draft)
+    if isinstance(draft_core, HeadModel):
+        target_core = _cached(target_model, target_id, kind=WatchedModel)
+        draft_core.attach(target_core)
+    else:
+        target_core = _cached(target_model, target_id)
     notes += width_notes("target", target_core, vocabulary)
     if draft.language_model is None:
         notes += width_notes("draft", draft_core, vocabulary)
@@ -137,9 +144,9 @@ def pair_from_models(
     )
 
 
-def _cached(model: PreTrainedModel, name: str) -> CachedModel:
+def _cached(model: PreTrainedModel, name: str, kind: type[Kind] = CachedModel) -> Kind:  # type: ignore[assignment]
     checks.check_model(model, name)
-    cached = CachedModel(model.eval().requires_grad_(False), name)
+    cached = kind(model.eval().requires_grad_(False), name)
     limit = checks.window_limit(model.config)
     if limit is None or limit >= PROBE_LEN:
         probe(cached, model, name)
