@@ -60,6 +60,9 @@ def command(
     print(f"{len(trainer.train_examples):,} trajectories, {n_tokens:,} tokens to train on", file=sys.stderr)
     best = trainer.run()
     print(f"best held-out overlap {best:.4f}", file=sys.stderr)
+    if settings.score:
+        scores = trainer.score(load_examples([Path(name) for name in settings.score]))
+        print(f"mean overlap over domains {scores['mean_overlap_over_domains']:.4f}", file=sys.stderr)
     print(folder / "best")
 
 

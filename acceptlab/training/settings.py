@@ -19,7 +19,8 @@ from acceptlab.training.losses import LossOptions, check_objective
 class TrainSettings:
     """Everything that decides a training run; `init` is a drafter folder to go on from, or empty.
 
-    The stage "grpo" reinforces the drafter of `init` with its own rollouts instead of the loss. With `recut`
+    `score` are folders of other trajectories, on which the best drafter is measured by domain at the end. The
+    stage "grpo" reinforces the drafter of `init` with its own rollouts instead of the loss. With `recut`
     such a drafter's output vocabulary is chosen again from the present text.
     """
 
@@ -46,6 +47,7 @@ class TrainSettings:
     seed: int = 0
     report_every: int = 100
     held_out_items: int = 40
+    score: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""
@@ -97,7 +99,7 @@ def make_settings(values: Mapping[str, Any]) -> TrainSettings:
         UsageError: an unknown name, or a value of the wrong type.
     """
     checked = _checked("train", values, TrainSettings)
-    for name in ("data", "layers"):
+    for name in ("data", "layers", "score"):
         if name in checked:
             checked[name] = tuple(checked[name])
     if "options" in checked:

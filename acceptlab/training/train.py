@@ -1,8 +1,8 @@
 """The training loop: AdamW on batches of trajectories, with held-out measures and resumable checkpoints.
 
-A run is a folder: `settings.json`, `diagnostics.json` at the end, `log.jsonl` (one line a report),
-`checkpoint.pt` (everything to go on from), and the drafter folders `best/` (highest held-out overlap so far)
-and `last/`.
+A run is a folder: `settings.json`, `diagnostics.json` and `scores.json` at the end, `log.jsonl` (one line a
+report), `checkpoint.pt` (everything to go on from), and the drafter folders `best/` (highest held-out overlap
+so far) and `last/`.
 """
 
 from __future__ import annotations
@@ -188,6 +188,20 @@ class Trainer:
                 began, n_tokens, losses = time.monotonic(), 0, []
         self._diagnose()
         return self.best
+
+    def score(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """Measure the best drafter on other trajectories by domain, and keep the result as `scores.json`."""
+        best = load_drafter(self.folder / "best", self.target.embed_tokens.weight)
+        scores: dict[str, Any] = {}
+        for domain in sorted({e.domain for e in examples}):
+            own = [e for e in examples if e.domain == domain]
+            measured = evaluate(best, own, self.target.output_weight, gamma=self.settings.gamma)
+            scores[domain] = asdict(measured)
+        mean = sum(values["overlap"] for values in scores.values()) / len(scores)
+        scores["mean_overlap_over_domains"] = mean
+        text = json.dumps(scores, indent=1)
+        (self.folder / "scores.json").write_text(text + "\n", encoding="utf-8")
+        return scores
 
     def _diagnose(self) -> None:
         """Gradient variance of both length estimates at the last checkpoint, once a run is through."""

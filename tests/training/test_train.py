@@ -121,6 +121,10 @@ def test_training_raises_the_overlap_and_resumes_where_it_was(tmp_path: Path) ->
     assert [line["step"] for line in logged] == [6, 12]
     best = load_drafter(tmp_path / "a" / "best", tiny_target().embed_tokens.weight)
     assert best.output.n_kept == 30
+    scores = whole.score(examples)
+    alone = evaluate(best, examples, tiny_target().output_weight, gamma=4)
+    assert scores["mean_overlap_over_domains"] == pytest.approx(alone.overlap, rel=1e-9)
+    assert scores["chat"]["n_items"] == 60
     with pytest.raises(UsageError, match="seed = 0, not 1"):
         Trainer(tmp_path / "a", replace(SETTINGS, seed=1), tiny_target(), examples)
 
