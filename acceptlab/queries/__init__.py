@@ -163,7 +163,12 @@ def sql(name: str) -> str:
     return resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _frame(connection: duckdb.DuckDBPyConnection, name: str, **parameters: object) -> pd.DataFrame:
+def fetch(connection: duckdb.DuckDBPyConnection, name: str, **parameters: object) -> pd.DataFrame:
+    """The result of a query file; the functions of this package give it a name and types.
+
+    Raises:
+        RunError: a part cannot be read.
+    """
     try:
         return connection.execute(sql(name), parameters or None).df()
     except duckdb.Error as error:
@@ -172,7 +177,7 @@ def _frame(connection: duckdb.DuckDBPyConnection, name: str, **parameters: objec
 
 def prompt_list(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Prompts of the runs, skipped ones included (`prompt_list.sql`)."""
-    return _frame(connection, "prompt_list")
+    return fetch(connection, "prompt_list")
 
 
 def prompt_groups(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
@@ -182,43 +187,43 @@ def prompt_groups(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
 
 def step_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Counts and lengths over the steps of every prompt (`step_sums.sql`)."""
-    return _frame(connection, "step_sums")
+    return fetch(connection, "step_sums")
 
 
 def accepted_lengths(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Steps by prompt and accepted length, of steps that drafted something (`accepted_lengths.sql`)."""
-    return _frame(connection, "accepted_lengths")
+    return fetch(connection, "accepted_lengths")
 
 
 def depth_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Node counts and ratio sums by prompt and depth (`depth_sums.sql`)."""
-    return _frame(connection, "depth_sums")
+    return fetch(connection, "depth_sums")
 
 
 def context_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Entropy sums over the contexts in which the draft proposed, by prompt (`context_sums.sql`)."""
-    return _frame(connection, "context_sums")
+    return fetch(connection, "context_sums")
 
 
 def tree_depth_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Depth of the drafted trees, by prompt (`tree_depth_sums.sql`)."""
-    return _frame(connection, "tree_depth_sums")
+    return fetch(connection, "tree_depth_sums")
 
 
 def first_path_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """The path of first children by prompt and depth (`first_path_sums.sql`)."""
-    return _frame(connection, "first_path_sums")
+    return fetch(connection, "first_path_sums")
 
 
 def entropy_label_ranks(
     connection: duckdb.DuckDBPyConnection, label: Label, *, by_group: bool, by_depth: bool
 ) -> pd.DataFrame:
     """Rank sums of entropies with a yes/no label, by scope and prompt (`entropy_label_ranks.sql`)."""
-    return _frame(connection, "entropy_label_ranks", label=label, by_group=by_group, by_depth=by_depth)
+    return fetch(connection, "entropy_label_ranks", label=label, by_group=by_group, by_depth=by_depth)
 
 
 def entropy_ratio_ranks(
     connection: duckdb.DuckDBPyConnection, *, by_group: bool, by_depth: bool
 ) -> pd.DataFrame:
     """Rank sums of entropies with accept_ratio, by scope and prompt (`entropy_ratio_ranks.sql`)."""
-    return _frame(connection, "entropy_ratio_ranks", by_group=by_group, by_depth=by_depth)
+    return fetch(connection, "entropy_ratio_ranks", by_group=by_group, by_depth=by_depth)
