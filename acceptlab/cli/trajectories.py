@@ -29,17 +29,33 @@ def command(
     features: Annotated[
         bool, typer.Option(help="Keep the target's hidden states, which training needs (1.2 kB a token).")
     ] = True,
+    tokens: Annotated[
+        Path | None, typer.Option(help="Score this file of token ids again instead of sampling.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Only write the token ids of --output to this Parquet file.")
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder of the trajectories.")] = Path("data/trajectories/own"),
 ) -> None:
     """Let the target write training text: prompts of its own, and answers at temperature 1.
 
     Example:  acceptlab trajectories --n-prompts 64 --max-new-tokens 60 --output data/trajectories/try
 
+    Token ids are what is worth keeping: --export FILE writes them, --tokens FILE gives them their hidden
+    states back.
+
     Finished parts are kept: repeat the command to go on, with a larger --n-prompts for more text.
     """
+    from acceptlab.training.exchange import export_tokens, import_tokens
+    from acceptlab.training.static_cache import StaticDecoder
     from acceptlab.training.target import load_target, target_name
     from acceptlab.training.trajectories import TrajectorySettings, generate_trajectories, open_folder
 
+    if export is not None:
+        n_tokens = export_tokens([output], export)
+        print(f"{n_tokens:,} answer tokens in {export}", file=sys.stderr)
+        print(export)
+        return
     settings = TrajectorySettings(
         target=target_name(pair, target),
         n_prompts=n_prompts,
@@ -48,14 +64,19 @@ def command(
         seed=seed,
         batch_size=batch_size,
         greedy=greedy,
-        prompts=prompts or "self",
+        prompts=prompts or ("self" if tokens is None else f"tokens:{tokens.name}"),
         keep_features=features,
     )
     given = _given(prompts) if prompts is not None else None
     open_folder(output, settings)
     loaded = load_target(settings.target)
-    from acceptlab.training.static_cache import StaticDecoder
-
+    if tokens is not None:
+        n_tokens = import_tokens(
+            tokens, output, loaded.stack, loaded.tokenizer.decode, batch_size=batch_size, report=_show_scored
+        )
+        print(f"{n_tokens:,} answer tokens in {output}", file=sys.stderr)
+        print(output)
+        return
     done = generate_trajectories(
         output, StaticDecoder(loaded.stack), loaded.tokenizer, settings, given=given, report=_show
     )
@@ -77,3 +98,7 @@ def _show(progress: Progress) -> None:
         else "was there already"
     )
     print(f"{progress.n_items:,} prompts, {progress.n_tokens:,} answer tokens, {rate}", file=sys.stderr)
+
+
+def _show_scored(n_done: int, n_all: int, n_tokens: int) -> None:
+    print(f"{n_done:,} of {n_all:,} trajectories, {n_tokens:,} answer tokens", file=sys.stderr)

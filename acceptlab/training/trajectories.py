@@ -244,13 +244,22 @@ def _answer(
             "output_token_ids": result.token_ids,
             "ended_by_eos": result.ended_by_eos,
             "shared_len": shared_len,
-            "target_log_probs": result.log_probs,
-            "target_log_norms": result.log_norms,
         }
-    if settings.keep_features and sampled:
-        _replace(features_path(part), lambda path: _save_array(path, [s.features for s in sampled]))
-    _replace(part, lambda path: pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, compression="zstd"))
+    write_part(part, rows, sampled, keep_features=settings.keep_features)
     return sum(len(result.token_ids) for result in sampled)
+
+
+def write_part(
+    part: Path, rows: Sequence[dict[str, Any]], scored: Sequence[Sampled], *, keep_features: bool
+) -> None:
+    """Write one part: its rows, the target's scores beside them, and the hidden states in a file of their own."""
+    full = [
+        {**row, "target_log_probs": result.log_probs, "target_log_norms": result.log_norms}
+        for row, result in zip(rows, scored, strict=True)
+    ]
+    if keep_features and full:
+        _replace(features_path(part), lambda path: _save_array(path, [s.features for s in scored]))
+    _replace(part, lambda path: pq.write_table(pa.Table.from_pylist(full, SCHEMA), path, compression="zstd"))
 
 
 def _save_array(path: Path, arrays: Sequence[np.ndarray | None]) -> None:

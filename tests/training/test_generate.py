@@ -11,6 +11,7 @@ import torch
 
 from acceptlab.errors import RunError, UsageError
 from acceptlab.training.corpus import load_examples
+from acceptlab.training.exchange import export_tokens, import_tokens
 from acceptlab.training.generate import ChatFrame, draw_rows, drop_repeats, sample_batch
 from acceptlab.training.prompting import (
     choose_opener,
@@ -197,6 +198,41 @@ def test_examples_point_at_their_own_features(tmp_path: Path) -> None:
         features = torch.from_numpy(example.features[-example.output_len :].astype(np.float32))
         norms = (features @ target.output_weight.T).logsumexp(-1)
         np.testing.assert_allclose(norms.detach(), row["target_log_norms"], atol=3e-2)  # 16-bit features
+
+
+def test_exported_token_ids_get_their_hidden_states_back(tmp_path: Path) -> None:
+    rows = generate(tmp_path / "a")
+    n_tokens = export_tokens([tmp_path / "a", tmp_path / "a"], tmp_path / "t.parquet")
+    assert n_tokens == 2 * sum(len(row["output_token_ids"]) for row in rows)
+    (tmp_path / "b").mkdir()
+    reports: list[tuple[int, int, int]] = []
+    import_tokens(
+        tmp_path / "t.parquet",
+        tmp_path / "b",
+        tiny_target(),
+        CharTokenizer().decode,
+        batch_size=7,
+        report=lambda *counts: reports.append(counts),
+    )
+    assert reports[-1] == (12, 12, n_tokens)
+    old, new = (
+        load_examples([tmp_path / "a"], min_output_len=1),
+        load_examples([tmp_path / "b"], min_output_len=1),
+    )
+    assert [e.item for e in new] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    for before, after in zip([*old, *old], new, strict=True):
+        assert before.token_ids.tolist() == after.token_ids.tolist()
+        # float16, and another order of summation
+        np.testing.assert_allclose(before.features.astype(float), after.features.astype(float), atol=2e-2)
+        np.testing.assert_allclose(before.log_norms, after.log_norms, atol=1e-4)
+    with pytest.raises(RunError, match="token ids"):
+        import_tokens(
+            list_parts(tmp_path / "a")[0].with_suffix(".none"),
+            tmp_path / "b",
+            tiny_target(),
+            str,
+            batch_size=1,
+        )
 
 
 def test_other_settings_and_broken_parts_are_refused(tmp_path: Path) -> None:
