@@ -30,7 +30,7 @@ def list_pairs(fmt: FormatOption = OutputFormat.TABLE, output: OutputOption = No
     rows = [
         {
             "name": spec.name,
-            "target": spec.target,
+            "target": spec.origin,
             "draft": spec.draft,
             "licence": spec.licence,
             "size_mb": spec.size_mb,

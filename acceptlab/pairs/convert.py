@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 
@@ -27,13 +28,24 @@ def load_dense_gguf(path: Path, dtype: torch.dtype, **options: Any) -> PreTraine
 
 
 def load_gguf_tokenizer(path: Path) -> Any:
-    """The tokenizer stored in a GGUF file, chat template included."""
-    return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    """The tokenizer stored in a GGUF file, chat template included.
+
+    Releases of transformers disagree in which special tokens they set, so the ids of the file's header decide.
+    """
+    place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    tokenizer = AutoTokenizer.from_pretrained(**place)
+    config = AutoConfig.from_pretrained(**place)
+    for role in ("bos", "eos", "pad"):
+        token_id = getattr(config, f"{role}_token_id", None)
+        if isinstance(token_id, int):
+            setattr(tokenizer, f"{role}_token", tokenizer.convert_ids_to_tokens(token_id))
+    return tokenizer
 
 
 def write_dense_copy(path: Path, folder: Path) -> None:
-    """Write the model and the tokenizer of a GGUF file as a transformers folder in float32."""
-    with no_bars():
+    """Write the model and the tokenizer of a GGUF file as a transformers folder in float32, quietly."""
+    # the bar of the reader itself cannot be switched off
+    with no_bars(), contextlib.redirect_stderr(io.StringIO()):
         load_dense_gguf(path, torch.float32).save_pretrained(folder)
         load_gguf_tokenizer(path).save_pretrained(folder)
 

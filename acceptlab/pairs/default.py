@@ -42,6 +42,8 @@ class PairSpec:
     name: str
     target: str
     draft: str
+    origin: str
+    """Where the target's weights come from."""
     summary: str
     licence: str
     size_mb: int
@@ -55,7 +57,8 @@ PAIRS: dict[str, PairSpec] = {
         # of all pairs among the six layers that are missed least, the one with the largest overlap with the
         # target on 160 tokens of its own: 0.79
         draft="self:skip=3,17",
-        summary="SmolLM2-135M-Instruct, drafted by itself without two of its 30 layers (a slow stand-in)",
+        origin=f"SmolLM2-135M-Instruct (wheel {WHEEL} {WHEEL_VERSION})",
+        summary="drafted by itself without two of its 30 layers, a slow stand-in",
         licence="Apache-2.0",
         size_mb=540,
     )

@@ -51,6 +51,8 @@ def find_source(name: str) -> Source:
     if name == f"pair:{DEFAULT_PAIR}":
         return Source(DEFAULT_PAIR, default_target_folder(), None)
     path = Path(name).expanduser()
+    if name == DEFAULT_PAIR and not path.exists():
+        return find_source(f"pair:{DEFAULT_PAIR}")
     if path.is_file():
         if path.suffix != ".gguf":
             raise UsageError(f"'{name}' is a file but no .gguf: name its folder, or a hub id")

@@ -28,7 +28,7 @@ WHOLE = {
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
-TOKENS = ["<|endoftext|>", *sorted(ByteLevel.alphabet()), "ab"]
+TOKENS = ["<|endoftext|>", *sorted(ByteLevel.alphabet()), "ab", "cd"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}!"
 
 
@@ -49,8 +49,8 @@ def write_gguf(path: Path, model: Any) -> Path:
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(TOKENS)
     writer.add_token_types([3, *([1] * (len(TOKENS) - 1))])
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(0)
+    writer.add_token_merges(["a b", "c d"])  # older readers take a single one for a text
+    writer.add_eos_token_id(5)
     writer.add_bos_token_id(0)
     writer.add_chat_template(TEMPLATE)
     for name, value in model.state_dict().items():

@@ -35,7 +35,7 @@ def stand_in(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(
         default.PAIRS,
         default.DEFAULT_PAIR,
-        default.PairSpec("smollm2-135m", "pair:smollm2-135m", "self:skip=1,2", "", "", 1),
+        default.PairSpec("smollm2-135m", "pair:smollm2-135m", "self:skip=1,2", "", "", "", 1),
     )
     return gguf
 
@@ -46,7 +46,8 @@ def test_the_target_is_converted_once_and_recorded(
     assert not is_fetched()
     folder = default_target_folder()
     assert folder.parent == cache
-    assert "converting" in capfd.readouterr().err
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("converting SmolLM2-135M-Instruct.Q4_1.gguf to safetensors")
     record = json.loads((folder / "source.json").read_text())
     assert record["gguf_sha256"] == sha256_of(stand_in)
     assert record["files"] == {"model.safetensors": sha256_of(folder / "model.safetensors")}
@@ -66,6 +67,7 @@ def test_nothing_asked_for_is_the_default_pair(stand_in: Path) -> None:
     assert "slow stand-in" in pair.draft_note
     other = load_pair("smollm2-135m", draft="ngram:n=3")
     assert other.name == "smollm2-135m+ngram:n=3"
+    assert load_pair(target="smollm2-135m", draft="ngram:n=3").describe() == other.describe()
 
 
 def test_another_file_is_refused(stand_in: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

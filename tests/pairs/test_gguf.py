@@ -37,7 +37,9 @@ def test_a_gguf_target_has_the_weights_and_the_tokenizer_of_the_file(gguf: Path,
     with torch.inference_mode():
         # float32 sums in another order
         assert torch.allclose(row, model(torch.tensor([ids])).logits[0, -1], atol=1e-5)
-    assert pair.eos_ids == {0}
+    # the header's, whatever the release of transformers makes of it
+    assert pair.eos_ids == {5}
+    assert pair.tokenizer.bos_token_id == 0
     described = pair.describe()["models"]["target"]
     assert list(described["files"]) == ["tiny.gguf"]
     assert n_weights(gguf) == model.num_parameters()
