@@ -61,6 +61,7 @@ def warp(logits: Float[Tensor, "contexts vocab"], settings: Warp) -> Float64[Ten
     Raises:
         RunError: a row holds nan or +inf.
     """
+    logits = where_float64(logits)
     if settings.is_greedy:
         return _one_hot_argmax(logits)
     scaled = logits if settings.temperature == 1 else logits.double() / settings.temperature
@@ -69,6 +70,11 @@ def warp(logits: Float[Tensor, "contexts vocab"], settings: Warp) -> Float64[Ten
         scaled = scaled.masked_fill(scaled < kth, -torch.inf)
     probs = _without_nan_rows(torch.softmax(scaled, dim=-1, dtype=torch.float64), logits)
     return probs if settings.top_p == 1 else _nucleus(probs, settings.top_p)
+
+
+def where_float64(logits: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
+    """The same numbers on a device that has float64: Apple's GPUs have not, so theirs go to the CPU."""
+    return logits.cpu() if logits.device.type == "mps" else logits
 
 
 def _one_hot_argmax(logits: Float[Tensor, "contexts vocab"]) -> Float64[Tensor, "contexts vocab"]:
@@ -126,16 +132,18 @@ def propose(
     draft_probs: Float64[Tensor, "contexts vocab"],
     uniforms: Float64[Tensor, "contexts siblings"],
     n_children: Int64[Tensor, " contexts"],
-) -> Int64[Tensor, "contexts siblings"]:
+) -> Int64[Tensor, "contexts widest"]:
     """The candidates of every context, in the order in which a rule tries them; -1 where there is none.
+
+    The result is as wide as the largest of `n_children`, which must not exceed the uniforms a context.
 
     Ranked candidates follow the logits: a temperature of 0 or a truncation leaves the siblings of a tree in
     place. Sampled candidates follow `draft_probs`, the distribution after the warp.
     """
     if kind is ProposalKind.WITHOUT_REPLACEMENT:
-        return without_replacement(draft_probs, uniforms, n_children)
+        return without_replacement(draft_probs, uniforms, n_children).to(draft_logits.device)
     if kind is ProposalKind.WITH_REPLACEMENT:
-        return with_replacement(draft_probs, uniforms, n_children)
+        return with_replacement(draft_probs, uniforms, n_children).to(draft_logits.device)
     return ranked(draft_logits, n_children, floor=-torch.inf)
 
 
@@ -178,7 +186,7 @@ def without_replacement(
     draft_probs: Float64[Tensor, "contexts vocab"],
     uniforms: Float64[Tensor, "contexts siblings"],
     n_children: Int64[Tensor, " contexts"],
-) -> Int64[Tensor, "contexts siblings"]:
+) -> Int64[Tensor, "contexts widest"]:
     """Siblings drawn one after the other from what the earlier ones left, in the order drawn.
 
     Where the support has fewer tokens than children are wanted, the rest is -1.
@@ -196,7 +204,7 @@ def with_replacement(
     draft_probs: Float64[Tensor, "contexts vocab"],
     uniforms: Float64[Tensor, "contexts siblings"],
     n_children: Int64[Tensor, " contexts"],
-) -> Int64[Tensor, "contexts siblings"]:
+) -> Int64[Tensor, "contexts widest"]:
     """Siblings drawn independently; the same token may come twice, and each counts as a node of its own."""
     columns = [inverse_cdf(draft_probs, uniforms[:, rank]) for rank in range(_width(uniforms, n_children))]
     return _trimmed(torch.stack(columns, dim=1), n_children) if columns else _padding(draft_probs, 0)

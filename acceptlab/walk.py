@@ -25,9 +25,9 @@ ACCEPTED, REJECTED, UNTESTED = (np.int8(OUTCOMES.index(outcome)) for outcome in 
 class _Plan:
     """A tree's recursion as index arrays: siblings by child_rank, then nodes by depth."""
 
-    siblings: tuple[tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]], ...]
+    siblings: tuple[tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]], ...]
     """For every child_rank from 1: the nodes of that rank, and for each the sibling before it."""
-    levels: tuple[tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]], ...]
+    levels: tuple[tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]], ...]
     """For every depth from 1: its nodes, and for each the context row of its parent."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int, Int8
+from jaxtyping import Bool, Float, Float64, Int, Int8
 from torch import Tensor
 
 from acceptlab.errors import UsageError
@@ -26,8 +26,8 @@ class Drafted:
     """The token of every node; -1 for a place of the shape that stayed empty."""
     draft_rows: Int[np.ndarray, " contexts"]
     """The row of `draft_probs` for every context, -1 where the draft has none."""
-    draft_probs: Float64[Tensor, "rows vocab"] | None = None
-    """The draft's sampling distributions; read by rejection, rejection-iid and block only."""
+    draft_probs: Float[Tensor, "rows vocab"] | None = None
+    """The draft's sampling distributions (float64); read by rejection, rejection-iid and block only."""
 
     def __post_init__(self) -> None:
         n_nodes = self.tree.n_nodes
@@ -53,8 +53,8 @@ class Target:
     for typical.
     """
 
-    probs: Float64[Tensor, "contexts vocab"] | None = None
-    """Sampling distribution of every context."""
+    probs: Float[Tensor, "contexts vocab"] | None = None
+    """Sampling distribution of every context; float64, which a rule checks."""
     argmax: Int[np.ndarray, " contexts"] | None = None
     """The target's argmax in every context; the lowest id among exact ties."""
     node_prob: Float64[np.ndarray, " nodes"] | None = None

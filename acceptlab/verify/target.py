@@ -13,7 +13,7 @@ from torch import Tensor
 
 from acceptlab.errors import RunError
 from acceptlab.rules import Rule, RuleKind
-from acceptlab.sampling import Warp, warp
+from acceptlab.sampling import Warp, warp, where_float64
 from acceptlab.verify.drafted import Drafted, Target
 
 
@@ -30,6 +30,7 @@ def read_target(
     """
     if not rule.is_argmax:
         return Target(probs=warp(logits, settings))
+    logits = logits if rule.kind in {RuleKind.GREEDY, RuleKind.TOP} else where_float64(logits)
     top, argmax = logits.max(dim=-1)  # the first of equal maxima, that is the lowest id
     if not bool((top < torch.inf).all()):
         raise RunError("the target gave logits that are nan or infinite: try --dtype float32")

@@ -51,8 +51,8 @@ def test_random_tables_are_distributions_of_their_ending() -> None:
 
 
 def test_a_blend_has_the_overlap_that_it_promises() -> None:
-    left = listed_table({}, otherwise=[0.5, 0.5, 0, 0])
-    right = listed_table({}, otherwise=[0, 0, 0.5, 0.5])
+    left = listed_table({}, otherwise=[0.5, 0.5, 0.0, 0.0])
+    right = listed_table({}, otherwise=[0.0, 0.0, 0.5, 0.5])
     assert overlap(left(()), blended(left, right, 0.3)(())) == pytest.approx(0.7)
     one, two = random_table(6, 0), random_table(6, 1)
     distance = 1 - overlap(one((1,)), two((1,)))
