@@ -43,12 +43,13 @@ def picture_of(table: AnalysisTable) -> Picture | None:
     figure = figures.draw(table.name, table.frame, table.caption)
     svg, png = _saved(figure, ".svg"), _saved(figure, ".png")
     # the page has the caption as text, so its own figures go without
-    plain, dark = (figures.draw(table.name, table.frame) for _ in range(2))
-    darken(dark)
-    for figure in (plain, dark):
-        _clear_background(figure)
-    width, height = (round(96 * inches) for inches in plain.get_size_inches())
-    return Picture(svg, png, _uri(_saved(plain, ".svg")), _uri(_saved(dark, ".svg")), width, height)
+    shown = figures.draw(table.name, table.frame)
+    _clear_background(shown)
+    light = _uri(_saved(shown, ".svg"))
+    darken(shown)
+    dark = _uri(_saved(shown, ".svg"))
+    width, height = (round(96 * inches) for inches in shown.get_size_inches())
+    return Picture(svg, png, light, dark, width, height)
 
 
 def darken(figure: Figure) -> None:
@@ -57,10 +58,7 @@ def darken(figure: Figure) -> None:
         if isinstance(artist, Text):
             artist.set_color(_on_dark(artist.get_color()))
         elif isinstance(artist, Line2D):
-            artist.set_color(_on_dark(artist.get_color()))
-            artist.set_markeredgecolor(_on_dark(artist.get_markeredgecolor()))
-            if isinstance(artist.get_markerfacecolor(), str) and artist.get_markerfacecolor() != "none":
-                artist.set_markerfacecolor(_on_dark(artist.get_markerfacecolor()))
+            _darken_line(artist)
         elif isinstance(artist, LineCollection):
             artist.set_color([_on_dark(colour) for colour in to_rgba_array(artist.get_color())])
         elif isinstance(artist, PathCollection):
@@ -73,6 +71,15 @@ def darken(figure: Figure) -> None:
         for patch in axes.findobj(Patch):
             if patch is not axes.patch and to_hex(patch.get_facecolor()) in _LIGHTER:
                 patch.set_facecolor(_on_dark(patch.get_facecolor()))
+
+
+def _darken_line(line: Line2D) -> None:
+    """Line and marker; all are read first, since a marker's colour may follow the line's."""
+    colour, edge, face = line.get_color(), line.get_markeredgecolor(), line.get_markerfacecolor()
+    line.set_color(_on_dark(colour))
+    for old, put in ((edge, line.set_markeredgecolor), (face, line.set_markerfacecolor)):
+        if not (isinstance(old, str) and old == "none"):
+            put(_on_dark(old))
 
 
 def _clear_background(figure: Figure) -> None:
@@ -95,6 +102,7 @@ def _saved(figure: Figure, suffix: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"figure{suffix}"
         figures.save(figure, path)
+        figure.set_layout_engine("none")  # laid out by now: once is enough
         return path.read_bytes()
 
 
