@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -196,6 +196,6 @@ def to_frame(rows: Sequence[dict[str, Any]], whole: Sequence[str] = ("depth",)) 
     return frame
 
 
-def counted(**numbers: int) -> str:
-    """A caption's counts, such as `48 prompts, 384 steps, 5,376 nodes`."""
+def counted(numbers: Mapping[str, int]) -> str:
+    """A caption's counts, such as `48 prompts, 384 drafted steps, 5,376 nodes`."""
     return ", ".join(f"{number:,} {name}" for name, number in numbers.items())

@@ -46,9 +46,8 @@ def depth_profile(
         rows = [row for group in groups for row in _rows(by, group, sums[group], resampling)]
         notes = list(sample.notes)
     pooled = sums[ALL]
-    counts = counted(
-        prompts=len(pooled.drafted), steps=int(pooled.drafted.sum()), nodes=int(pooled.n_nodes.sum())
-    )
+    n_steps, n_nodes = int(pooled.drafted.sum()), int(pooled.n_nodes.sum())
+    counts = counted({"prompts": len(pooled.drafted), "drafted steps": n_steps, "nodes": n_nodes})
     return AnalysisTable(
         name="depth-profile",
         title=f"Depth profile by {by}",

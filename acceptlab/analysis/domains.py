@@ -17,6 +17,10 @@ from acceptlab.stats import Estimate, bootstrap, product_length, ratio, ratio_of
 from acceptlab.store import Run
 
 _NOTHING = "nothing drafted"
+_LACKING = {
+    **dict.fromkeys(("mean_accept_ratio", "EL_product", "EL_gap"), "no node with a defined accept_ratio"),
+    **dict.fromkeys(("draft_entropy", "target_entropy"), "the run does not hold it"),
+}
 _STEP_COLUMNS = ("accepted_len", "expected_len", "n_drafted", "emitted_len", "n_steps")
 _CONTEXT_COLUMNS = ("sum_draft_entropy", "n_draft_entropy", "sum_target_entropy", "n_target_entropy")
 
@@ -57,7 +61,9 @@ def domains(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = 
             rows.append(_row({by: group}, profiles[group], of_steps, of_contexts, resampling))
         notes = list(sample.notes)
     pooled = rows[-1]
-    counts = counted(prompts=pooled["n_prompts"], steps=pooled["n_steps"], nodes=pooled["n_nodes"])
+    counts = counted(
+        {"prompts": pooled["n_prompts"], "drafted steps": pooled["n_steps"], "nodes": pooled["n_nodes"]}
+    )
     return AnalysisTable(
         name="domains",
         title=f"Acceptance by {by}",
@@ -89,9 +95,9 @@ def _row(
     }
     numerators = np.stack([numerator for numerator, _ in fractions.values()], axis=1)
     denominators = np.stack([denominator for _, denominator in fractions.values()], axis=1)
-    found = dict(
-        zip(fractions, ratio_of_sums(numerators, denominators, resampling, undefined=_NOTHING), strict=True)
-    )
+    undefined = [_why(name, profile) for name in fractions]
+    estimates = ratio_of_sums(numerators, denominators, resampling, undefined=undefined)
+    found = dict(zip(fractions, estimates, strict=True))
     found |= lengths(profile, resampling)
     return put(
         key,
@@ -101,6 +107,13 @@ def _row(
         n_steps=int(n_drafted.sum()),
         n_prompts=len(n_steps),
     )
+
+
+def _why(quantity: str, profile: ProfileSums) -> str:
+    """Why a quantity is undefined where it is."""
+    if profile.drafted.sum() == 0:
+        return _NOTHING
+    return {"acceptance": "no node tested", **_LACKING}.get(quantity, _NOTHING)
 
 
 def lengths(profile: ProfileSums, resampling: Resampling = DEFAULT) -> dict[str, Estimate]:
@@ -115,5 +128,7 @@ def lengths(profile: ProfileSums, resampling: Resampling = DEFAULT) -> dict[str,
 
     sums = np.hstack([profile.drafted[:, None], profile.survivors, profile.sum_ratio, profile.n_ratio])
     counts = np.repeat(profile.drafted[:, None], 3, axis=1)
-    found = bootstrap(sums, statistic, counts, resampling, undefined=_NOTHING)
-    return dict(zip(("EL_joint", "EL_product", "EL_gap"), found, strict=True))
+    names = ("EL_joint", "EL_product", "EL_gap")
+    undefined = [_why(name, profile) for name in names]
+    found = bootstrap(sums, statistic, counts, resampling, undefined=undefined)
+    return dict(zip(names, found, strict=True))

@@ -56,11 +56,11 @@ def entropy(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = 
     frame = to_frame(rows)
     pooled = frame[(frame[by] == ALL) & frame["depth"].isna() & (frame["outcome"] == "accept_ratio")]
     n_nodes, n_prompts = (int(pooled[name].iloc[0]) for name in ("n_nodes", "n_prompts"))
+    counts = counted({"prompts": n_prompts, "nodes": n_nodes})
     return AnalysisTable(
         name="entropy",
         title=f"Entropy and acceptance by {by}",
-        caption=f"Rank correlation of entropy with acceptance, {counted(prompts=n_prompts, nodes=n_nodes)}"
-        f" ({resampling}; ranks fixed).",
+        caption=f"Rank correlation of entropy with acceptance, {counts} ({resampling}; ranks fixed).",
         frame=frame,
         notes=[*notes, *simpson_notes(frame, by)],
         columns={by: "group of the prompts; all pools them", **COLUMNS},

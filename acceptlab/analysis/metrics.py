@@ -60,9 +60,8 @@ def metrics(runs: Sequence[Run], *, by: By | None = None, resampling: Resampling
         ]
         notes = list(sample.notes)
     steps = sums[ALL].steps
-    counts = counted(
-        prompts=len(steps["n_steps"]), steps=int(steps["n_steps"].sum()), nodes=int(steps["n_nodes"].sum())
-    )
+    n_steps, n_nodes = int(steps["n_steps"].sum()), int(steps["n_nodes"].sum())
+    counts = counted({"prompts": len(steps["n_steps"]), "steps": n_steps, "nodes": n_nodes})
     return AnalysisTable(
         name="metrics",
         title="Published definitions of acceptance, on the same run",

@@ -30,7 +30,7 @@ def draw_depth_profile(frame: pd.DataFrame, axes: Axes, quantity: str = "S_d") -
     title, label = _LABELS[quantity]
     axes.set_title(title)
     if not style.has_values(frame, [quantity]):
-        style.empty_panel(axes, style.why_empty(frame))
+        style.empty_panel(axes, style.why_empty(frame, [quantity]))
         return
     groups = list(dict.fromkeys(frame.iloc[:, 0]))
     for i, group in enumerate(groups):
@@ -47,7 +47,7 @@ def draw_depth_profile(frame: pd.DataFrame, axes: Axes, quantity: str = "S_d") -
         axes.vlines(x[known], low[known], high[known], color=look.colour, linewidth=1.2, alpha=0.8)
     axes.set_xlabel("depth d (tokens below the root)")
     axes.set_ylabel(label)
-    axes.set_ylim(bottom=0.0)
+    axes.set_ylim(bottom=-0.02)  # a marker at 0 stays whole
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

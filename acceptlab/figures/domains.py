@@ -47,7 +47,7 @@ def draw_domains(frame: pd.DataFrame, axes: Axes, panel: str = "rates") -> None:
     title, unit, quantities = PANELS[panel]
     axes.set_title(title)
     if not style.has_values(frame, list(quantities)):
-        style.empty_panel(axes, style.why_empty(frame))
+        style.empty_panel(axes, style.why_empty(frame, list(quantities)))
         return
     _draw_points(frame, axes, quantities)
     if panel == "gap":

@@ -30,7 +30,7 @@ def draw_entropy(frame: pd.DataFrame, axes: Axes, entropy: str = "draft", outcom
     axes.set_title(f"{entropy} entropy with {_OUTCOMES[outcome]}", fontsize=9)
     rows = frame[(frame["entropy"] == entropy) & (frame["outcome"] == outcome)]
     if not style.has_values(rows, ["rho"]):
-        style.empty_panel(axes, style.why_empty(rows))
+        style.empty_panel(axes, style.why_empty(rows, ["rho"]))
         return
     groups = list(dict.fromkeys(rows.iloc[:, 0]))
     depths = sorted(int(depth) for depth in rows["depth"].dropna().unique())

@@ -26,7 +26,7 @@ def draw_metrics(frame: pd.DataFrame, axes: Axes, unit: str = "tokens") -> None:
     if group != "metric":
         rows = rows[rows[group] == "all"]
     if not style.has_values(rows, ["value"]):
-        style.empty_panel(axes, style.why_empty(rows))
+        style.empty_panel(axes, style.why_empty(rows, ["value"]))
         return
     y = np.arange(len(rows))
     names = [f"{source}: {metric}" for source, metric in zip(rows["source"], rows["metric"], strict=True)]

@@ -120,12 +120,14 @@ def has_values(frame: pd.DataFrame, names: Sequence[str]) -> bool:
     return any(np.isfinite(column(frame, name)).any() for name in names)
 
 
-def why_empty(frame: pd.DataFrame) -> str:
-    """The reason that the rows give for having no value, or that there is no row."""
-    found = list(
-        dict.fromkeys(str(reason) for reason in frame.get("reason", pd.Series(dtype=object)).dropna())
-    )
-    return f"no data: {found[0]}" if found else "no data"
+def why_empty(frame: pd.DataFrame, names: Sequence[str]) -> str:
+    """What to write into a panel of these quantities: the reason that the rows give for their being null."""
+    for reason in frame.get("reason", pd.Series(dtype=object)).dropna():
+        for part in str(reason).split("; "):
+            concerned, _, why = part.rpartition(": ")
+            if not concerned or set(names) & set(concerned.split(", ")):
+                return f"no data: {why}"
+    return "no data"
 
 
 def save(figure: Figure, path: Path) -> None:
