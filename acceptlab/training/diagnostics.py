@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from acceptlab.drafters.base import Drafter
+from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.llama import LlamaStack
 from acceptlab.training.chain_losses import branch_terms, path_terms
 from acceptlab.training.corpus import Example, make_batch
+from acceptlab.training.grpo import expected_length
+from acceptlab.training.grpo_stage import roll_out
 from acceptlab.training.losses import Scores
 
 
@@ -90,3 +95,68 @@ def _window_gradients(
         ]
         found.append(torch.stack(rows))
     return found
+
+
+@dataclass(frozen=True)
+class RolloutLength:
+    """Accepted length at the same contexts, estimated both ways; means over contexts, without the bonus token.
+
+    `teacher_forced` is the branch estimate along the target's own tokens, `rollout` the expected length of
+    windows that the draft wrote itself. Both estimate the same number; they differ by chance only, or there
+    is a fault.
+    """
+
+    teacher_forced: float
+    rollout: float
+    rollout_se: float
+    n_contexts: int
+
+
+@torch.no_grad()
+def rollout_length(
+    drafter: CausalDrafter,
+    target: LlamaStack,
+    examples: Sequence[Example],
+    *,
+    gamma: int,
+    eos_id: int,
+    max_contexts: int = 24,
+    group: int = 4,
+    seed: int = 0,
+) -> RolloutLength | None:
+    """Compare teacher-forced and rolled-out acceptance at one window an example; None with fewer than two.
+
+    Args:
+        drafter: a plain causal drafter.
+        target: the target.
+        examples: trajectories sampled from the target at temperature 1.
+        gamma: window length.
+        eos_id: token behind which a window counts no more.
+        max_contexts: examples that are looked at.
+        group: rollouts a context.
+        seed: of the contexts and rollouts.
+    """
+    rng = np.random.default_rng(seed)
+    contexts, values = [], []
+    for example in [e for e in examples if e.output_len >= gamma][:max_contexts]:
+        batch = make_batch([example], gamma=gamma, offsets=[0])
+        probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
+        labels = drafter.output.classes(batch.labels)
+        whole = batch.windows[(batch.windows >= 0).all(dim=1)]
+        window = whole[int(rng.integers(len(whole)))]
+        scores = Scores(drafter.row_logits(batch.rows), probs, labels, window[None])
+        accepts, overlaps = scores.by_window(scores.accepts), scores.by_window(scores.overlaps)
+        values.append(float(branch_terms(accepts, overlaps, scores.mask).sum()))
+        contexts.append(example.token_ids[: int(batch.rows.position[window[0]]) + 1].tolist())
+    if len(contexts) < 2:
+        return None
+    draws = torch.from_numpy(rng.random((len(contexts) * group, gamma))).float()
+    rollouts = roll_out(drafter, target, contexts, draws, group=group, eos_id=eos_id)
+    lens = expected_length(rollouts.target_log_probs, rollouts.draft_log_probs, rollouts.mask)
+    per_context = lens.view(-1, group).mean(dim=1).double()
+    return RolloutLength(
+        teacher_forced=float(np.mean(values)),
+        rollout=float(per_context.mean()),
+        rollout_se=float(per_context.std() / len(contexts) ** 0.5),
+        n_contexts=len(contexts),
+    )

@@ -27,7 +27,7 @@ from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
 from acceptlab.training.corpus import Batch, Example, draw_batches, mean_target_probs
-from acceptlab.training.diagnostics import gradient_variance
+from acceptlab.training.diagnostics import gradient_variance, rollout_length
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.grpo_stage import GrpoStage
 from acceptlab.training.losses import Scores, objective
@@ -204,12 +204,19 @@ class Trainer:
         return scores
 
     def _diagnose(self) -> None:
-        """Gradient variance of both length estimates at the last checkpoint, once a run is through."""
+        """Gradient variance, and rollouts beside teacher forcing, at the last checkpoint of a finished run."""
         path = self.folder / "diagnostics.json"
         if path.exists():
             return
-        found = gradient_variance(self.drafter, self.held_out, gamma=self.settings.gamma)
-        path.write_text(json.dumps({"step": self.step, **asdict(found)}, indent=1) + "\n", encoding="utf-8")
+        gamma = self.settings.gamma
+        variance = gradient_variance(self.drafter, self.held_out, gamma=gamma)
+        found: dict[str, Any] = {"step": self.step, "gradient_variance": asdict(variance)}
+        if isinstance(self.drafter, CausalDrafter):
+            lens = rollout_length(
+                self.drafter, self.target, self.held_out, gamma=gamma, eos_id=self.settings.eos_id
+            )
+            found["rollouts"] = None if lens is None else asdict(lens)
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def _update(self, batch: Batch) -> float:
         loss = self._supervised_loss(batch) if self.grpo is None else self._grpo_loss(self.grpo, batch)

@@ -11,7 +11,7 @@ from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.training.chain_losses import accept_probs, branch_terms, path_terms
 from acceptlab.training.corpus import make_batch
-from acceptlab.training.diagnostics import gradient_variance
+from acceptlab.training.diagnostics import gradient_variance, rollout_length
 from tests.training.helpers import VOCAB, tiny_target
 from tests.training.test_train import make_examples
 
@@ -44,6 +44,17 @@ def test_reference_gradient_variances() -> None:
         assert abs(mean - 0.2) < 1e-9
         # the reference is given to six places
         assert abs(np.average((np.array(gradients[name]) - mean) ** 2, weights=weights) - variance) < 1e-6
+
+
+def test_rollouts_and_teacher_forcing_estimate_the_same_length() -> None:
+    output = CutOutput(torch.arange(0, 60), torch.ones(VOCAB), 32)
+    drafter = CausalDrafter.from_target(tiny_target(), (0,), output)
+    examples = make_examples(60)
+    measured = rollout_length(drafter, tiny_target(), examples, gamma=3, eos_id=-1, max_contexts=60, group=8)
+    assert measured.n_contexts == 60
+    # two independent samples with about the same error each: four deviations of the difference
+    assert abs(measured.teacher_forced - measured.rollout) < 4 * 1.5 * measured.rollout_se
+    assert 0 < measured.rollout < 3
 
 
 def test_variances_against_a_plain_loop() -> None:
