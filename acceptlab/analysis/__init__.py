@@ -13,13 +13,15 @@ from acceptlab.analysis.depth_profile import depth_profile
 from acceptlab.analysis.domains import domains
 from acceptlab.analysis.entropy import entropy
 from acceptlab.analysis.metrics import metrics
+from acceptlab.analysis.replay import replay
 
 ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "depth-profile": depth_profile,
     "domains": domains,
     "entropy": entropy,
     "metrics": metrics,
+    "replay": replay,
 }
 """Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
 
-__all__ = ["ALL", "ANALYSES", "AnalysisTable", "depth_profile", "domains", "entropy", "metrics"]
+__all__ = ["ALL", "ANALYSES", "AnalysisTable", "depth_profile", "domains", "entropy", "metrics", "replay"]

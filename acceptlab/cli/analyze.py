@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from acceptlab.cli import analyze_trees
 from acceptlab.cli.analyze_options import (
     By,
     ByOption,
@@ -140,3 +141,6 @@ def metrics(
         n_resamples=resamples,
         seed=seed,
     )
+
+
+app.add_typer(analyze_trees.app)

@@ -15,6 +15,7 @@ from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_pro
 from acceptlab.figures.domains import draw_domains, figure_domains
 from acceptlab.figures.entropy import draw_entropy, figure_entropy
 from acceptlab.figures.metrics import draw_metrics, figure_metrics
+from acceptlab.figures.replay import draw_replay, figure_replay
 from acceptlab.figures.style import SUFFIXES, save
 
 FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
@@ -22,6 +23,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "domains": figure_domains,
     "entropy": figure_entropy,
     "metrics": figure_metrics,
+    "replay": figure_replay,
 }
 """Figures by the name of their analysis."""
 
@@ -45,9 +47,11 @@ __all__ = [
     "draw_domains",
     "draw_entropy",
     "draw_metrics",
+    "draw_replay",
     "figure_depth_profile",
     "figure_domains",
     "figure_entropy",
     "figure_metrics",
+    "figure_replay",
     "save",
 ]

@@ -1,0 +1,62 @@
+"""`acceptlab analyze replay` and `budget`: other rules and trees, from the records of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from acceptlab.cli.analyze_options import (
+    By,
+    ByOption,
+    Interval,
+    IntervalOption,
+    PlotOption,
+    ResamplesOption,
+    RunsArgument,
+    SeedOption,
+    analyze,
+)
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption
+
+app = typer.Typer()
+
+
+@app.command("replay")
+def replay(
+    run: RunsArgument = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", help="Rule to replay; may be repeated. Default: the run's own."),
+    ] = None,
+    tree: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tree",
+            help="Static tree contained in the stored one; may be repeated. Default: the stored tree.",
+        ),
+    ] = None,
+    by: ByOption = By.DOMAIN,
+    plot: PlotOption = None,
+    fmt: FormatOption = OutputFormat.TABLE,
+    output: OutputOption = None,
+    interval: IntervalOption = Interval.PERCENTILE,
+    resamples: ResamplesOption = 2000,
+    seed: SeedOption = 0,
+) -> None:
+    """Evaluate other rules and smaller trees on the stored records, at the same roots, without models.
+
+    Example:  acceptlab analyze replay data/runs/NAME --rule additive:0.1 --rule top:2 --tree branches:2,2,1
+    """
+    analyze(
+        "replay",
+        run,
+        by=by,
+        plot=plot,
+        fmt=fmt,
+        output=output,
+        options={"rules": rule or (), "tree_texts": tree or ()},
+        kind=interval.value,
+        n_resamples=resamples,
+        seed=seed,
+    )
