@@ -182,6 +182,16 @@ def test_a_margin_that_rounds_to_one_gives_a_finite_reverse_threshold() -> None:
     assert found == pytest.approx(-np.log(2e-9), rel=1e-8, abs=0.0)
 
 
+def test_a_small_mass_outside_of_the_pool_is_summed_directly() -> None:
+    # the pool is the argmax and the last token, so nearly all of 1 - sum(pool) would be rounding
+    probs = np.array([[1.0 - 2e-9, 1e-9, 1e-9, 1e-30]])
+    found = certificate(probs, parse_rule("tree:3"), Direction.REVERSE)
+    assert found.pool.tolist() == [[True, False, False, True]]
+    assert found.threshold[0] == pytest.approx(
+        exact_tree_threshold(probs[0].tolist(), 3, "reverse"), rel=1e-12, abs=0.0
+    )
+
+
 def test_probabilities_at_the_edge_of_float64() -> None:
     probs = np.array([[1.0, 5e-324, 0.0], [0.5, 0.5, 1e-310]])
     for text in RULES:
