@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
+@runtime_checkable
 class LanguageModel(Protocol):
     """One causal language model with a cache that can be rolled back to any subset of its slots."""
 
