@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,7 @@ Label = Literal["accepted", "argmax"]
 MEMORY_LIMIT = "2GB"
 """What DuckDB may hold in memory; the rest spills to the temporary folder."""
 
+_CONNECTIONS = count()
 _TYPES = {
     "string": "VARCHAR",
     "bool": "BOOLEAN",
@@ -67,7 +69,7 @@ def connect(
         raise UsageError(f"cannot group by '{by}': use one of {', '.join(GROUPINGS)}")
     _check_distinct(runs)
     connection = duckdb.connect()
-    spill = Path(tempfile.gettempdir()) / f"acceptlab-{os.getpid()}"
+    spill = Path(tempfile.gettempdir()) / f"acceptlab-{os.getpid()}-{next(_CONNECTIONS)}"
     connection.execute(f"SET memory_limit = {_quote(memory_limit)}")
     connection.execute(f"SET temp_directory = {_quote(str(spill))}")
     connection.execute("SET preserve_insertion_order = false")
