@@ -108,15 +108,16 @@ def load_model(source: Source, dtype: torch.dtype, device: torch.device) -> PreT
         if not quantized:
             check_memory(source.id, source.path, dtype, device)
         if source.is_gguf:
-            model = load_dense_gguf(source.path, dtype)
+            model = load_dense_gguf(source.path, dtype).to(device)
         else:
-            # quantized models place themselves and keep their own number types
-            options = {"dtype": "auto", "device_map": {"": device}} if quantized else {"dtype": dtype}
+            # quantized weights keep their own number types
+            options: dict[str, Any] = {"dtype": "auto" if quantized else dtype}
+            if quantized or device.type != "cpu":  # straight to the device, without a copy in host memory
+                options["device_map"] = {"": device}
             model, report = AutoModelForCausalLM.from_pretrained(
                 str(source.path), output_loading_info=True, **options
             )
             _refuse_missing(report["missing_keys"], source)
-        model = model if quantized else model.to(device)
     checks.check_model(model, source.id)
     return model.eval().requires_grad_(False)
 

@@ -121,7 +121,6 @@ class PaddedModel:
     """A model whose rows have the width of a vocabulary (implements `acceptlab.models.LanguageModel`).
 
     Columns beyond the vocabulary are cut, missing ones are -inf, and ids without a token are -inf.
-    `masked_prob` is the largest probability that a row of the model itself had on ids that were taken away.
     """
 
     def __init__(self, inner: LanguageModel, vocabulary: Vocabulary) -> None:
@@ -130,7 +129,10 @@ class PaddedModel:
         self.vocab_size = vocabulary.width
         self.max_len = inner.max_len
         self.device = inner.device
-        self.masked_prob = 0.0
+        self._masked = torch.zeros((), device=inner.device)
+        self._is_reported = False
+        self._n_rows = 0
+        self._next_look = 1
         self._n_shared = min(vocabulary.width, inner.vocab_size)
         gone = torch.zeros(inner.vocab_size, dtype=torch.bool)
         gone[self._n_shared :] = True
@@ -169,21 +171,35 @@ class PaddedModel:
         self._watch(logits, fitted)
         return fitted
 
+    @property
+    def masked_prob(self) -> float:
+        """Largest probability that a row of the model itself had on ids that were taken away."""
+        return float(self._masked)
+
     def _watch(self, logits: Tensor, fitted: Tensor) -> None:
-        """Keep the largest masked probability; computed in full only where a cheap bound exceeds it."""
+        """Keep the largest masked probability, and say so once where it matters."""
         if not len(self._gone):
             return
         taken = logits[:, self._gone].logsumexp(dim=1)
-        # a sum over the kept ids is at least its largest term, so this bounds the masked probability
-        bound = float((taken - fitted.max(dim=1).values).exp().nan_to_num(0.0).max())
-        if bound <= max(self.masked_prob, REPORTED_MASS / 10):
+        on_cpu = logits.device.type == "cpu"
+        # a sum over the kept ids is at least its largest term, so this bounds the masked probability; reading it
+        # is free on the CPU, where the full sum is not
+        if on_cpu:
+            bound = float((taken - fitted.max(dim=1).values).exp().nan_to_num(0.0).max())
+            if bound <= max(self.masked_prob, REPORTED_MASS / 10):
+                return
+        mass = (taken - logits.logsumexp(dim=1)).exp().nan_to_num(0.0).max()
+        self._masked = torch.maximum(self._masked, mass)
+        self._n_rows += len(logits)
+        # an accelerator is waited for at doubling numbers of rows only
+        if on_cpu or self._n_rows >= self._next_look:
+            self._next_look = 2 * self._n_rows
+            self._report()
+
+    def _report(self) -> None:
+        if self._is_reported or self.masked_prob <= REPORTED_MASS:
             return
-        mass = float((taken - logits.logsumexp(dim=1)).exp().nan_to_num(0.0).max())
-        was_reported = self.masked_prob > REPORTED_MASS
-        self.masked_prob = max(self.masked_prob, mass)
-        if self.masked_prob > REPORTED_MASS and not was_reported:
-            _log.warning(
-                "%s puts probability %.2g on ids without a token; they are masked",
-                self.name,
-                mass,
-            )
+        self._is_reported = True
+        _log.warning(
+            "%s puts probability %.2g on ids without a token; they are masked", self.name, self.masked_prob
+        )
