@@ -7,7 +7,7 @@ states.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ class Example:
     shared_len: int
     features: np.ndarray
     log_norms: np.ndarray
+    answer: int = 0
 
     @property
     def is_held_out(self) -> bool:
@@ -107,6 +108,7 @@ def _read_examples(part: Path, min_output_len: int) -> Iterator[Example]:
                 shared_len=row["shared_len"],
                 features=features[at : at + n_rows],
                 log_norms=np.array(row["target_log_norms"], dtype=np.float32),
+                answer=row["answer"],
             )
         at += n_rows
 
@@ -219,3 +221,26 @@ def mean_target_probs(
         total += (rows @ output_weight.T).softmax(dim=-1).sum(dim=0).double()
         n_tokens += len(rows)
     return total / n_tokens
+
+
+@torch.inference_mode()
+def learn_prompts(examples: Sequence[Example], output_weight: Float[Tensor, "vocab size"]) -> list[Example]:
+    """Count the user's turn as output too, in the first answer to each prompt: more rows from the same passes.
+
+    The target's distributions there are as good as any to imitate. They are none of the accepted length, so
+    this is for losses of single positions.
+    """
+    widened = []
+    for example in examples:
+        n_prompt = example.prompt_len - example.shared_len
+        if example.answer or n_prompt < 1:
+            widened.append(example)
+            continue
+        rows = torch.from_numpy(example.features[:n_prompt].astype(np.float32))
+        norms = (rows @ output_weight.T).logsumexp(dim=-1).numpy()
+        widened.append(
+            replace(
+                example, prompt_len=example.shared_len, log_norms=np.concatenate([norms, example.log_norms])
+            )
+        )
+    return widened

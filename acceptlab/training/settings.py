@@ -12,7 +12,7 @@ from typing import Any
 from acceptlab.drafters.files import KINDS
 from acceptlab.errors import UsageError
 from acceptlab.training.grpo_stage import GrpoOptions
-from acceptlab.training.losses import LossOptions, check_objective
+from acceptlab.training.losses import LOCAL, LossOptions, check_objective
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class TrainSettings:
 
     `score` are folders of other trajectories, on which the best drafter is measured by domain at the end. The
     stage "grpo" reinforces the drafter of `init` with its own rollouts instead of the loss. With `recut`
-    such a drafter's output vocabulary is chosen again from the present text.
+    such a drafter's output vocabulary is chosen again from the present text; with `learn_prompts` the
+    user's turns are trained on as well, which only losses of single positions allow.
     """
 
     target: str
@@ -34,6 +35,7 @@ class TrainSettings:
     eos_id: int = 2
     init: str = ""
     recut: bool = False
+    learn_prompts: bool = False
     layers: tuple[int, ...] = (0, -1)
     n_kept: int = 8192
     steps: int = 500
@@ -57,6 +59,10 @@ class TrainSettings:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if not self.learning_rate > 0:
             raise UsageError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if self.learn_prompts and (self.loss not in LOCAL or self.loss == "ce"):
+            raise UsageError(
+                f"learn_prompts goes with kl, tv, la, renyi or another local loss, not '{self.loss}'"
+            )
         if self.stage not in ("supervised", "grpo"):
             raise UsageError(f"unknown stage '{self.stage}': use supervised or grpo")
         if self.stage == "grpo" and (not self.init or self.kind != "causal"):

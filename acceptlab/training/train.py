@@ -26,7 +26,7 @@ from acceptlab.drafters.heads import BlockHead
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
-from acceptlab.training.corpus import Batch, Example, draw_batches, mean_target_probs
+from acceptlab.training.corpus import Batch, Example, draw_batches, learn_prompts, mean_target_probs
 from acceptlab.training.diagnostics import gradient_variance, rollout_length
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.grpo_stage import GrpoStage
@@ -118,6 +118,8 @@ class Trainer:
         self.held_out = held_out[::stride][: settings.held_out_items]
         if not self.train_examples or not self.held_out:
             raise UsageError(f"{len(examples)} trajectories are too few to train on: generate more")
+        if settings.learn_prompts:
+            self.train_examples = learn_prompts(self.train_examples, target.output_weight)
         self.report = report or (lambda line: None)
         self.drafter = make_drafter(settings, target, self.train_examples)
         decayed = [p for p in self.drafter.parameters() if p.ndim > 1]

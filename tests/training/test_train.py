@@ -14,7 +14,7 @@ from acceptlab.drafters.base import Rows
 from acceptlab.drafters.files import load_drafter
 from acceptlab.errors import UsageError
 from acceptlab.training.chain_losses import branch_value, path_value
-from acceptlab.training.corpus import Example, draw_batches, make_batch
+from acceptlab.training.corpus import Example, draw_batches, learn_prompts, make_batch
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.settings import TrainSettings, make_settings, read_settings
 from acceptlab.training.train import Trainer, learning_rate
@@ -183,6 +183,21 @@ def test_held_out_measures_against_a_plain_loop(tmp_path: Path) -> None:
     assert measured.match == pytest.approx(np.mean(matches), abs=1e-9)
     assert measured.branch == pytest.approx(np.mean(branch), abs=1e-5)
     assert measured.path == pytest.approx(np.mean(path), abs=1e-5)
+
+
+def test_prompts_become_rows_of_the_first_answer_only(tmp_path: Path) -> None:
+    examples = [replace(e, answer=e.item % 2) for e in make_examples(4)]
+    widened = learn_prompts(examples, tiny_target().output_weight)
+    for old, new in zip(examples, widened, strict=True):
+        if old.answer:
+            assert new is old
+            continue
+        assert new.output_len == old.output_len + 4
+        batch = make_batch([new], gamma=4, offsets=[0])
+        assert batch.labels.tolist() == old.token_ids[2:].tolist()
+        norms = (batch.features @ tiny_target().output_weight.T).logsumexp(-1)
+        # 16-bit features
+        np.testing.assert_allclose(batch.log_norms, norms.detach(), atol=3e-2)
 
 
 def test_too_little_text_is_refused(tmp_path: Path) -> None:
