@@ -65,10 +65,8 @@ def warp(logits: Float[Tensor, "contexts vocab"], settings: Warp) -> Float64[Ten
     if settings.is_greedy:
         return _one_hot_argmax(logits)
     scaled = logits if settings.temperature == 1 else logits.double() / settings.temperature
-    if settings.top_k and settings.top_k < scaled.shape[-1]:
-        kth = scaled.topk(settings.top_k).values[:, -1:]
-        scaled = scaled.masked_fill(scaled < kth, -torch.inf)
-    probs = _without_nan_rows(torch.softmax(scaled, dim=-1, dtype=torch.float64), logits)
+    k = settings.top_k or 0
+    probs = _top_k(scaled, k) if 0 < k < scaled.shape[-1] else _softmax(scaled)
     return probs if settings.top_p == 1 else _nucleus(probs, settings.top_p)
 
 
@@ -84,15 +82,23 @@ def _one_hot_argmax(logits: Float[Tensor, "contexts vocab"]) -> Float64[Tensor, 
     return probs.scatter_(1, ids, (top > -torch.inf).double())
 
 
-def _without_nan_rows(
-    probs: Float64[Tensor, "contexts vocab"], logits: Float[Tensor, "contexts vocab"]
-) -> Float64[Tensor, "contexts vocab"]:
-    """A softmax without finite logits is nan all along its row: make it zero, or refuse bad numbers."""
-    is_nan = probs[:, :1].isnan()
+def _softmax(logits: Float[Tensor, "contexts tokens"]) -> Float64[Tensor, "contexts tokens"]:
+    """Softmax in float64; zeros where there is no finite logit."""
+    probs = torch.softmax(logits, dim=-1, dtype=torch.float64)
+    is_nan = probs[:, :1].isnan()  # then the whole row is
     if not is_nan.any():
         return probs
     _refuse_bad_logits(logits.amax(dim=-1))
     return probs.masked_fill(is_nan, 0.0)
+
+
+def _top_k(logits: Float[Tensor, "contexts vocab"], k: int) -> Float64[Tensor, "contexts vocab"]:
+    """Softmax over the k largest logits and what ties with the k-th."""
+    values, ids = logits.topk(k + 1)
+    if bool(((values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)).any()):
+        return _softmax(logits.masked_fill(logits < values[:, k - 1 : k], -torch.inf))
+    probs = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
+    return probs.scatter_(1, ids[:, :k], _softmax(values[:, :k]))
 
 
 def _refuse_bad_logits(top: Float[Tensor, " *rows"]) -> None:
@@ -100,30 +106,35 @@ def _refuse_bad_logits(top: Float[Tensor, " *rows"]) -> None:
         raise RunError("the model gave logits that are nan or infinite: try --dtype float32")
 
 
-def _nucleus(probs: Float64[Tensor, "contexts vocab"], top_p: float) -> Float64[Tensor, "contexts vocab"]:
-    """Keep the smallest set of most probable tokens with a mass of at least top_p, and renormalise."""
+def _nucleus(
+    probs: Float64[Tensor, "contexts vocab"], top_p: float, size: int = 256
+) -> Float64[Tensor, "contexts vocab"]:
+    """Keep the smallest set of most probable tokens with a mass of at least top_p, and renormalise.
+
+    A nucleus is small as a rule, and sorting the vocabulary is slow: looks at the `size` most probable tokens, and
+    at more in the rows that need them.
+    """
     vocab = probs.shape[-1]
-    n_kept = torch.zeros((len(probs), 1), dtype=torch.int64, device=probs.device)
-    edge = torch.zeros((len(probs), 1), dtype=torch.float64, device=probs.device)
-    pending = torch.arange(len(probs), device=probs.device)
-    # a nucleus is small as a rule, and sorting the whole vocabulary is slow
-    for size in (256, 4096, vocab):
-        values = probs[pending].topk(min(size, vocab)).values
-        before = values.cumsum(dim=-1) - values
-        count = ((before < top_p) & (values > 0)).sum(dim=-1, keepdim=True)
-        n_kept[pending] = count
-        edge[pending] = values.gather(1, (count - 1).clamp(min=0))
-        pending = pending[count[:, 0] >= size]
-        if size >= vocab or len(pending) == 0:
-            break
-    inside = probs >= edge
-    if bool((inside.sum(dim=-1, keepdim=True) > n_kept).any()):  # more tokens at the edge than there is room
-        above, tied = probs > edge, probs == edge
+    values, ids = probs.topk(min(size, vocab))
+    kept = (values.cumsum(dim=-1) - values < top_p) & (values > 0)
+    n_kept = kept.sum(dim=-1, keepdim=True)
+    is_wide = (n_kept[:, 0] >= size) if size < vocab else torch.zeros_like(n_kept[:, 0], dtype=torch.bool)
+    if bool(is_wide.any()):
+        result = torch.empty_like(probs)
+        result[is_wide] = _nucleus(probs[is_wide], top_p, 16 * size)
+        result[~is_wide] = _nucleus(probs[~is_wide], top_p, size)
+        return result
+    last = values.gather(1, (n_kept - 1).clamp(min=0))
+    after = values.gather(1, n_kept.clamp(max=values.shape[1] - 1))
+    if bool(((last == after) & (last > 0) & (n_kept < vocab)).any()):
+        # which of the tokens tied at the edge topk put first is not defined: take the lower ids
+        above, tied = probs > last, probs == last
         room = n_kept - above.sum(dim=-1, keepdim=True)
-        inside = above | (tied & (tied.cumsum(dim=-1) <= room))
-    truncated = probs * inside
+        truncated = probs * (above | (tied & (tied.cumsum(dim=-1) <= room)))
+    else:
+        truncated = torch.zeros_like(probs).scatter_(1, ids, values * kept)
     total = truncated.sum(dim=-1, keepdim=True)
-    return truncated / total.masked_fill(total == 0, 1.0)
+    return truncated.div_(total.masked_fill_(total == 0, 1.0))
 
 
 def propose(

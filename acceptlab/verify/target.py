@@ -49,8 +49,7 @@ def read_target(
     nowhere = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
     entropy = None
     if rule.kind is RuleKind.TYPICAL:
-        shifted = logits[rows].double() - top[rows, None]  # float32 differences would round
-        entropy = nowhere.scatter(0, rows, _entropy(probs, top_prob, shifted)).cpu().numpy()
+        entropy = nowhere.scatter(0, rows, _entropy(probs, top_prob, logits[rows], top[rows])).cpu().numpy()
     return Target(
         argmax=ids,
         node_prob=probs[of_node, tokens].cpu().numpy(),
@@ -76,7 +75,10 @@ def _ranks(
 def _entropy(
     probs: Float64[Tensor, "rows vocab"],
     top_prob: Float64[Tensor, " rows"],
-    shifted: Float64[Tensor, "rows vocab"],
+    logits: Float[Tensor, "rows vocab"],
+    top: Float[Tensor, " rows"],
 ) -> Float64[Tensor, " rows"]:
-    """Entropy in nats: -log(top) - E[logit - top logit], with 0 * -inf taken as 0."""
-    return -top_prob.log() - (probs * shifted.clamp(min=-1e4)).sum(dim=-1)
+    """Entropy in nats: top logit - log(top prob) - E[logit], with 0 * -inf taken as 0."""
+    lowest = torch.finfo(torch.float32).min
+    mean: Tensor = torch.linalg.vecdot(probs, logits.clamp(min=lowest).double())
+    return top.double() - top_prob.log() - mean
