@@ -134,8 +134,16 @@ VLLM_RATE = Definition(
 LAYERSKIP = Definition(
     "acceptance rate",
     "LayerSkip",
-    "accepted tokens / drafted tokens",
-    "LayerSkip averages it over requests; pooled here, untested tokens in the denominator",
+    "accepted tokens / drafted tokens, of a request",
+    "pooled here; untested tokens are in the denominator",
+    "share",
+    "no",
+)
+LAYERSKIP_REQUESTS = Definition(
+    "acceptance rate, mean of requests",
+    "LayerSkip",
+    "mean over requests of accepted tokens / drafted tokens",
+    "what its benchmark reports; short texts weigh as much as long ones",
     "share",
     "no",
 )
@@ -180,7 +188,7 @@ SPEED_UPS = (
 
 _AT_DEPTH = {
     "S_d": (
-        "drafted steps that accept at least {d} tokens / drafted steps",
+        "drafted steps that accept {d} or more tokens / drafted steps",
         "survival; their sum is EL_joint",
     ),
     "alpha_d": ("S_{d} / S_{before}", "conditional: some child is accepted, given that the parent was"),
@@ -200,7 +208,7 @@ def vllm_position(position: int) -> Definition:
     return Definition(
         f"acceptance rate at position {position}",
         "vLLM",
-        f"drafts that accept at least {position + 1} tokens / drafts",
+        f"drafts that accept {position + 1} or more tokens / drafts",
         f"survival S_{position + 1}, not a conditional rate",
         "share",
         "no",

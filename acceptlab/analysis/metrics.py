@@ -35,7 +35,7 @@ COLUMNS = {
     "definition": "the formula in words",
     "differs": "what to mind when it is compared with this package's own quantities",
     "n": "units of the denominator",
-    **{name: N_DOCS[name] for name in ("n_prompts", "method", "reason")},
+    **{name: N_DOCS[name] for name in ("n_nodes", "n_prompts", "method", "reason")},
 }
 
 
@@ -54,7 +54,7 @@ def metrics(runs: Sequence[Run], *, by: By | None = None, resampling: Resampling
         groups = (*sample.clusters.groups, ALL) if by else (ALL,)
         sums = metric_sums(sample, groups)
         rows = [
-            _row({by: group} if by else {}, definition, found)
+            _row({by: group} if by else {}, definition, found, int(sums[group].steps["n_nodes"].sum()))
             for group in groups
             for definition, found in crosswalk(sums[group], resampling)
         ]
@@ -72,7 +72,7 @@ def metrics(runs: Sequence[Run], *, by: By | None = None, resampling: Resampling
     )
 
 
-def _row(key: Mapping[Any, str], definition: Definition, found: Estimate) -> dict[str, Any]:
+def _row(key: Mapping[Any, str], definition: Definition, found: Estimate, n_nodes: int) -> dict[str, Any]:
     row = put({**key, "metric": definition.metric, "source": definition.source}, {"value": found})
     method, reason = row.pop("method"), row.pop("reason")
     return {
@@ -82,6 +82,7 @@ def _row(key: Mapping[Any, str], definition: Definition, found: Estimate) -> dic
         "definition": definition.formula,
         "differs": definition.differs,
         "n": found.n,
+        "n_nodes": n_nodes,
         "n_prompts": found.n_prompts,
         "method": method if found.value is not None else None,
         "reason": reason,
@@ -155,6 +156,7 @@ def _rates(pool: _Pool) -> Iterator[tuple[Definition, Estimate]]:
     for depth in range(profile.n_depths):
         yield known.vllm_position(depth), pool.pooled(profile.survivors[:, depth], profile.drafted)
     yield known.LAYERSKIP, pool.pooled(steps["accepted_len"], steps["n_nodes"])
+    yield known.LAYERSKIP_REQUESTS, pool.by_request(steps["accepted_len"], steps["n_nodes"])
 
 
 def _products(sums: MetricSums, resampling: Resampling) -> Iterator[tuple[Definition, Estimate]]:

@@ -39,6 +39,11 @@ def _by_prompt(steps: list[dict[str, Any]], length: str, plus: int = 0) -> list[
     return [float(np.mean(values)) for values in lengths.values()]
 
 
+def _ratios(steps: list[dict[str, Any]]) -> list[float]:
+    lengths, nodes = _by_prompt(steps, "accepted_len"), _by_prompt(steps, "n_nodes")
+    return [length / count for length, count in zip(lengths, nodes, strict=True)]
+
+
 def test_lengths_follow_each_definition(run: Run) -> None:
     found = _values(run)
     steps = run.read("steps").to_pylist()
@@ -76,6 +81,7 @@ def test_rates_follow_each_definition(run: Run) -> None:
     tested = [row for row in nodes if row["outcome"] != "untested"]
     expected = {
         ("LayerSkip", "acceptance rate"): accepted / len(nodes),
+        ("LayerSkip", "acceptance rate, mean of requests"): np.mean(_ratios(steps)),
         ("vLLM", "draft acceptance rate"): accepted / len(nodes),
         ("acceptlab", "node_rate"): np.mean([row["outcome"] == "accepted" for row in tested]),
         ("acceptlab", "path_rate"): accepted / (depth * len(steps)),

@@ -168,6 +168,8 @@ def test_equal_figures_give_equal_files(
     first, second = (path.read_bytes() for path in paths)
     assert first == second
     assert len(first) > 5000
+    assert b"date>" not in first.lower()
+    assert b"creationdate" not in first.lower()
     assert sorted(p.name for p in paths[0].parent.iterdir()) == [f"{i}.{suffix}" for i in range(2)]
 
 
