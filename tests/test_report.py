@@ -312,8 +312,12 @@ def test_commands_are_spelled_out() -> None:
         "draft": "ngram:n=3",
         "seed": 0,
     }
-    assert collect_command({"request": request}) == (
+    quiet = {"text": "lines", "skip_bad": False, "dtype": "auto"}
+    assert collect_command({"request": {**request, **quiet}}) == (
         "acceptlab collect --domain code,math --limit 3 --draft ngram:n=3 --seed 0"
+    )
+    assert collect_command({"request": {"domains": ["all"], "skip_bad": True, "text": "blocks"}}) == (
+        "acceptlab collect --domain all --skip-bad --text blocks"
     )
     assert collect_command({"command": "/a/b/acceptlab collect --limit 1"}) == "acceptlab collect --limit 1"
 

@@ -173,8 +173,9 @@ def test_only_what_changed_is_done_again(finished: Path, monkeypatch: pytest.Mon
     text = STUDY.replace("plot = false\nresamples = 100", "plot = false\nresamples = 200")
     assert text != STUDY
     (finished / "tiny.toml").write_text(text)
-    (finished / "tiny.md").write_text("# Verdict\n\nIt was <not>.\n")
     assert do().made == ("analyze depth-profile-by-run", "figures and page")
+    (finished / "tiny.md").write_text("# Verdict\n\nIt was <not>.\n")
+    assert do().made == ("figures and page",)
     assert "It was &lt;not&gt;." in (report / PAGE).read_text(encoding="utf-8")
 
     (report / "tables" / "domains.csv").unlink()
@@ -259,6 +260,7 @@ def fake_collection(request: Request, *, folder: Path, **_: Any) -> Finished:
         ("plot = false", "plot = 0", "plot is 0"),
         ("resamples = 100", "resamples = 0", "resamples is 0"),
         ("resamples = 100", "level = 95", "level is 95"),
+        ("resamples = 100", 'interval = "bcca"', "interval is 'bcca'"),
         ('name = "chain"', 'name = "wide"', "collection 'wide' stands there twice"),
         ('by = "run"\n', "", None),
         (

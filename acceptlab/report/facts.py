@@ -15,9 +15,10 @@ TEXT_LIMIT = 600
 """Characters of an output that the page shows."""
 
 _QUIET = {
-    "top_k": (0, None),
-    "top_p": (1.0, None),
+    "text": ("lines",),
     "proposal": ("auto",),
+    "top_k": (0,),
+    "top_p": (1.0,),
     "device": ("auto",),
     "dtype": ("auto",),
 }
@@ -90,10 +91,12 @@ def collect_command(manifest: Mapping[str, Any]) -> str:
         return " ".join([Path(words[0]).name, *words[1:]]) if words else ""
     words = ["acceptlab", "collect"]
     for name, value in request.items():
-        if value is None or value in _QUIET.get(name, ()):
+        if value is None or value is False or value in _QUIET.get(name, ()):
             continue
         option = "--domain" if name == "domains" else f"--{name.replace('_', '-')}"
-        words += [option, ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)]
+        words.append(option)
+        if value is not True:  # a flag has no value
+            words.append(",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
     return shlex.join(words)
 
 

@@ -43,7 +43,13 @@ REPORTS_FOLDER = Path("reports")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _TOP_KEYS = ("name", "question", "prediction", "collect", "analyze", "report")
 _REPORT_KEYS = ("title", "folder")
-_RESAMPLING = {"resamples": "n_resamples", "level": "level", "seed": "seed", "simultaneous": "simultaneous"}
+_RESAMPLING = {
+    "interval": "kind",
+    "resamples": "n_resamples",
+    "level": "level",
+    "seed": "seed",
+    "simultaneous": "simultaneous",
+}
 """Keys of an analysis that say how its intervals are made, with their names in `Resampling`."""
 
 
@@ -241,6 +247,8 @@ def _distinction(entry: Mapping[str, Any]) -> list[str]:
 
 def _resampling(entry: Mapping[str, Any], where: str) -> Resampling:
     given = {field: entry[key] for key, field in _RESAMPLING.items() if key in entry}
+    if given.get("kind", "percentile") not in ("percentile", "bca"):
+        raise UsageError(f"{where}: interval is {given['kind']!r}: write percentile or bca")
     if not 0 < given.get("level", 0.95) < 1:
         raise UsageError(f"{where}: level is {given['level']}: write a share between 0 and 1, such as 0.95")
     for key in ("n_resamples", "seed"):
