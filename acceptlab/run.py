@@ -134,7 +134,7 @@ def plan(request: Request) -> Plan:
         "draft": draft,
         "prompts": request.prompts or "acceptlab",
         "prompts_sha256": _digest(prompts),
-        "domains": sorted({prompt.domain for prompt in prompts}),
+        "domains": list(dict.fromkeys(prompt.domain for prompt in prompts)),
         "limit": request.limit,
         "tree": tree.text,
         "rule": str(rule),
