@@ -262,7 +262,10 @@ def _tail_sums(
     """Mass of a row outside of its head: all smaller tokens, and equals of the last one that found no
     place.
     """
-    full = np.asarray(full, dtype=np.float64)
-    last = head[:, -1:]
-    n_equal_left = (full >= last).sum(axis=1) - head.shape[1]
-    return np.asarray(np.where(full < last, full, 0.0).sum(axis=1) + n_equal_left * last[:, 0])
+    sums = np.empty(len(head))
+    # row by row: a row stays in the processor's cache
+    for row, (probs, last) in enumerate(zip(full, head[:, -1].tolist(), strict=True)):
+        is_smaller = probs < last
+        n_equal_left = probs.size - np.count_nonzero(is_smaller) - head.shape[1]
+        sums[row] = (probs * is_smaller).sum() + n_equal_left * last
+    return sums
