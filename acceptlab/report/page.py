@@ -138,13 +138,14 @@ def render_page(report: Report, pictures: Mapping[str, Picture | None]) -> str:
     runs = [facts_of(run, report.run_names.get(run.run_id, run.path.name)) for run in report.runs]
     common = _common_notes(report.sections)
     headline = _headline_section(report.sections)
+    warnings = _warnings(report.runs, runs)
     context: dict[str, Any] = {
         "report": report,
         "runs": runs,
         "lead": _lead(report.runs, runs),
         "wall_time": duration(sum(float(run.manifest.get("wall_s") or 0) for run in report.runs)),
-        "warnings": _warnings(report.runs, runs),
-        "common_notes": common,
+        "warnings": warnings,
+        "common_notes": [note for note in common if note not in warnings],  # those stand at the top
         "headlines": _headlines(headline),
         "headline_runs": headline.runs if headline else (),
         "sections": [_shown(section, pictures.get(section.stem), common) for section in report.sections],
