@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from acceptlab.analysis.base import ALL, AnalysisTable
+from acceptlab.analysis.budget import budget
 from acceptlab.analysis.depth_profile import depth_profile
 from acceptlab.analysis.domains import domains
 from acceptlab.analysis.entropy import entropy
@@ -21,7 +22,18 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "entropy": entropy,
     "metrics": metrics,
     "replay": replay,
+    "budget": budget,
 }
 """Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
 
-__all__ = ["ALL", "ANALYSES", "AnalysisTable", "depth_profile", "domains", "entropy", "metrics", "replay"]
+__all__ = [
+    "ALL",
+    "ANALYSES",
+    "AnalysisTable",
+    "budget",
+    "depth_profile",
+    "domains",
+    "entropy",
+    "metrics",
+    "replay",
+]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
+from acceptlab.analysis.best_shape import parse_any
 from acceptlab.analysis.replay_batches import BATCH_NODES, SUMS, Replay, batches
 from acceptlab.analysis.replay_plan import Candidate, Recorded, candidate, recorded
 from acceptlab.queries import By, trees
@@ -16,7 +17,7 @@ from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.rules import parse_rule
 from acceptlab.stats import bootstrap, ratio
 from acceptlab.store import Run
-from acceptlab.tree import TreeShape, parse_tree
+from acceptlab.tree import TreeShape
 
 _NOTHING = "nothing drafted"
 _PLACE = {name: place for place, name in enumerate(SUMS)}
@@ -69,7 +70,7 @@ def replay(
         UsageError: a rule that is not valid for the stored proposals, a tree that is not contained.
     """
     made = recorded(runs)
-    shapes: list[TreeShape | None] = [parse_tree(text) for text in tree_texts]
+    shapes: list[TreeShape | None] = [parse_any(text) for text in tree_texts]
     wanted = [
         candidate(made, rule, shape)
         for rule in [parse_rule(text) for text in rules] or [made.rule]
@@ -90,15 +91,15 @@ def replay(
         caption=f"Counterfactual accepted length at the roots of the stored run, {counts} ({resampling}).",
         frame=to_frame(rows),
         notes=notes,
-        columns={**COLUMNS, by: "group of the prompts; all pools them"},
+        columns={by: "group of the prompts; all pools them", **COLUMNS},
     )
 
 
 def _rows(sample: Sample, one: Replay, by: By, resampling: Resampling) -> list[dict[str, Any]]:
     sums = sample.clusters.dense(one.frame(), SUMS)
-    key = {"rule": str(one.candidate.rule), "tree": one.candidate.text}
+    what = {"rule": str(one.candidate.rule), "tree": one.candidate.text}
     return [
-        _row({**key, by: group}, sample.clusters.select(sums, group), resampling)
+        _row({by: group, **what}, sample.clusters.select(sums, group), resampling)
         for group in (*sample.clusters.groups, ALL)
     ]
 

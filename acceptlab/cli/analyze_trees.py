@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -56,6 +57,44 @@ def replay(
         fmt=fmt,
         output=output,
         options={"rules": rule or (), "tree_texts": tree or ()},
+        kind=interval.value,
+        n_resamples=resamples,
+        seed=seed,
+    )
+
+
+@app.command("budget")
+def budget(
+    run: RunsArgument = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Largest node budget.")] = 16,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            "--costs", help="CSV with columns n (tokens of a target pass) and ms: verification times."
+        ),
+    ] = None,
+    by: ByOption = By.DOMAIN,
+    plot: PlotOption = None,
+    fmt: FormatOption = OutputFormat.TABLE,
+    output: OutputOption = None,
+    interval: IntervalOption = Interval.PERCENTILE,
+    resamples: ResamplesOption = 2000,
+    seed: SeedOption = 0,
+) -> None:
+    """Best static tree for every node budget and best chain, by domain: predicted length, speed and choice.
+
+    The run must have a static tree at least as deep and wide as the shapes that are asked for.
+
+    Example:  acceptlab analyze budget data/runs/NAME --nodes 16 --plot budget.png
+    """
+    analyze(
+        "budget",
+        run,
+        by=by,
+        plot=plot,
+        fmt=fmt,
+        output=output,
+        options={"nodes": nodes, "costs_file": costs},
         kind=interval.value,
         n_resamples=resamples,
         seed=seed,

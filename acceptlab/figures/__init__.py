@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from acceptlab.errors import UsageError
+from acceptlab.figures.budget import draw_budget, figure_budget
 from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_profile
 from acceptlab.figures.domains import draw_domains, figure_domains
 from acceptlab.figures.entropy import draw_entropy, figure_entropy
@@ -24,6 +25,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "entropy": figure_entropy,
     "metrics": figure_metrics,
     "replay": figure_replay,
+    "budget": figure_budget,
 }
 """Figures by the name of their analysis."""
 
@@ -43,11 +45,13 @@ __all__ = [
     "FIGURES",
     "SUFFIXES",
     "draw",
+    "draw_budget",
     "draw_depth_profile",
     "draw_domains",
     "draw_entropy",
     "draw_metrics",
     "draw_replay",
+    "figure_budget",
     "figure_depth_profile",
     "figure_domains",
     "figure_entropy",

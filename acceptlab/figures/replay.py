@@ -26,7 +26,7 @@ def draw_replay(frame: pd.DataFrame, axes: Axes, panel: str = "length") -> None:
         panel: length or difference.
     """
     axes.set_title(_PANELS[panel])
-    group = frame.columns[2]
+    group = frame.columns[0]
     groups = list(dict.fromkeys(frame[group]))
     parts = list(frame.groupby(["rule", "tree"], sort=False))
     series: list[Points] = []
@@ -54,7 +54,7 @@ def _draw_open(axes: Axes, parts: list[pd.DataFrame]) -> None:
 def figure_replay(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The replay table as two panels and a caption."""
     with style.look():
-        n_lines = len(frame) + frame.iloc[:, 2].nunique()
+        n_lines = len(frame) + frame.iloc[:, 0].nunique()
         figure, panels = style.new_figure(1, 2, width=11.0, height=min(max(4.0, 0.22 * n_lines + 2.0), 12.0))
         for axes, panel in zip(panels, _PANELS, strict=True):
             draw_replay(frame, axes, panel)

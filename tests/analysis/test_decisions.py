@@ -9,7 +9,7 @@ from acceptlab.analysis.decisions import Stored, around_float32, around_listed, 
 from acceptlab.records import TOP_N
 from acceptlab.relaxed import passes
 from acceptlab.rules import parse_rule
-from acceptlab.store.rounding import prob_bits, round_down
+from acceptlab.store import round_down_probs
 
 RULES = (
     "greedy",
@@ -39,7 +39,7 @@ class Sample:
         self.prob, self.top = probs[np.arange(n), token], probs.max(1)
         self.entropy = -(probs * np.log(probs)).sum(1)
         ranked = np.take_along_axis(probs, order, 1)[:, :TOP_N].astype(np.float32)
-        self.lists = round_down(ranked, np.float32, prob_bits(np.arange(TOP_N))).astype(np.float64)
+        self.lists = round_down_probs(ranked).astype(np.float64)
 
     def truth(self, rule: str) -> np.ndarray:
         return passes(
@@ -106,3 +106,28 @@ def test_relaxing_only_lets_more_pass() -> None:
             surely, _ = decide(parse_rule(rule), stored)
             assert (~before | surely).all()
             before = surely
+
+
+@pytest.mark.parametrize(
+    ("rule", "prob", "top", "entropy", "wanted"),
+    [
+        ("additive:0.1", (0.45, 0.46), (0.5, 0.54), (1.0, 1.0), (True, True)),
+        ("additive:0.1", (0.45, 0.46), (0.5, 0.57), (1.0, 1.0), (False, True)),
+        ("additive:0.1", (0.45, 0.46), (0.57, 0.58), (1.0, 1.0), (False, False)),
+        ("ratio:0.5", (0.30, 0.31), (0.59, 0.61), (1.0, 1.0), (False, True)),
+        ("ratio:0.5", (0.29, 0.31), (0.60, 0.60), (1.0, 1.0), (False, True)),
+        # delta exp(-H) is 0.110 to 0.122: a larger entropy asks for less
+        ("typical:eps=0.5,delta=0.3", (0.115, 0.115), (0.5, 0.5), (0.9, 1.0), (False, True)),
+        ("typical:eps=0.5,delta=0.3", (0.125, 0.125), (0.5, 0.5), (0.9, 1.0), (True, True)),
+    ],
+)
+def test_the_ends_that_decide(
+    rule: str,
+    prob: tuple[float, float],
+    top: tuple[float, float],
+    entropy: tuple[float, float],
+    wanted: tuple[bool, bool],
+) -> None:
+    ends = ((np.array([low]), np.array([high])) for low, high in (prob, top, entropy))
+    surely, possibly = decide(parse_rule(rule), Stored(np.array([1]), *ends))
+    assert (bool(surely[0]), bool(possibly[0])) == wanted

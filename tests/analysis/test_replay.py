@@ -186,6 +186,11 @@ def test_other_rules_and_smaller_trees_equal_a_loop(runs: dict[tuple[str, str], 
             assert row["replay_expected"] == pytest.approx(sums["expected"] / sums["n_steps"], abs=1e-6)
             assert row["n_nodes"] == sums["n_nodes"]
             assert row["n_steps"] == sums["n_steps"]
+            assert row["len_difference"] == pytest.approx(row["replay_len"] - row["stored_len"])
+            assert row["len_difference_lo"] <= row["len_difference"] <= row["len_difference_hi"]
+            assert row["expected_difference"] == pytest.approx(
+                row["replay_expected"] - row["stored_expected"]
+            )
             if rule != "onehot":
                 assert row["replay_len"] == pytest.approx(sums["len"] / sums["n_steps"], rel=1e-12)
                 assert row["n_tested"] == sums["tested"]

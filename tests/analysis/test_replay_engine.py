@@ -176,7 +176,7 @@ def test_the_command_prints_a_table_and_draws(collect: Collect, tmp_path: Path) 
     with redirect_stdout(out), redirect_stderr(err):
         code = cli.run([*words, "--plot", str(figure), "--format", "csv", "--resamples", "200"])
     assert code == 0, err.getvalue()
-    assert out.getvalue().startswith("rule,tree,domain,stored_len,")
+    assert out.getvalue().startswith("domain,rule,tree,stored_len,")
     assert "counterfactual at the same roots" in err.getvalue()
     assert "additive:0.1" in out.getvalue()
     assert figure.stat().st_size > 1000
