@@ -175,7 +175,7 @@ CONTEXTS = Table(
         Column(
             "target_probs",
             "list<float32>",
-            "Their model probabilities, rounded down: the first 8 to 11 significant bits, the rest to 8.",
+            "Their model probabilities, rounded down to multiples of 2^-13, below 2^-8 to 6 significant bits.",
         ),
         Column(
             "draft_token_ids",
@@ -185,7 +185,7 @@ CONTEXTS = Table(
         Column(
             "draft_probs",
             "list<float32>",
-            "Their model probabilities, rounded down: the first 8 to 11 significant bits, the rest to 8.",
+            "Their model probabilities, rounded down to multiples of 2^-13, below 2^-8 to 6 significant bits.",
         ),
         Column(
             "thresholds_forward",

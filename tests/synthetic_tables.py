@@ -56,22 +56,25 @@ def _context_len(walk: Walk) -> np.ndarray:
     return (walk.n_prompt_tokens[:, None] + before).reshape(-1)
 
 
+def margins_and_tops(probs: np.ndarray, name: str) -> dict[str, np.ndarray]:
+    """Largest probability and its margin over the second, of the model called `name`, along the last axis."""
+    second, first = np.moveaxis(np.sort(np.partition(probs, -2, -1)[..., -2:], -1), -1, 0)
+    return {f"{name}_margin": first - second, f"{name}_top_prob": first}
+
+
 def _measures(walk: Walk) -> dict[str, np.ndarray]:
     """Measures of every context, (steps, contexts); temperature 1, so both families agree."""
     target, draft = walk.target, walk.draft
     ratio = np.log(target) - np.log(draft)
-    top_target, top_draft = (np.sort(np.partition(p, -2, -1)[..., -2:], -1) for p in (target, draft))
     return {
         "draft_entropy": -(draft * np.log(draft)).sum(-1),
         "target_entropy": -(target * np.log(target)).sum(-1),
         "overlap": np.minimum(target, draft).sum(-1),
         "kl_target_draft": (target * ratio).sum(-1),
         "kl_draft_target": -(draft * ratio).sum(-1),
-        "target_margin": top_target[..., 1] - top_target[..., 0],
-        "draft_margin": top_draft[..., 1] - top_draft[..., 0],
-        "target_top_prob": top_target[..., 1],
-        "draft_top_prob": top_draft[..., 1],
         "renyi_half": -2 * np.log(np.sqrt(target * draft).sum(-1)),
+        **margins_and_tops(target, "target"),
+        **margins_and_tops(draft, "draft"),
     }
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Float64, Int
 
 from acceptlab.relaxed import passes, threshold
 from acceptlab.rules import Rule, RuleKind
-from acceptlab.store.rounding import prob_bits
+from acceptlab.store import prob_upper_bounds
 
 Ends = tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]
 
@@ -53,12 +53,8 @@ def around_listed(
         mass: sum of the list's entries.
     """
     listed = rank < n_listed
-    place = np.where(listed, rank, n_listed - 1)
     value = np.where(listed, stored, last).astype(np.float64)
-    _, exponent = np.frexp(value)
-    # the store rounds down to so many bits after the leading one; near 0 to the step of float16
-    step = np.maximum(np.ldexp(1.0, exponent - 1 - prob_bits(place)), 2.0**-24)
-    most = np.minimum(1.0, value + step)
+    most = prob_upper_bounds(value)  # the store rounds lists down
     rest = np.clip(1.0 - mass.astype(np.float64), 0.0, 1.0) + 1e-12
     return np.where(listed, value, 0.0), np.where(listed, most, np.minimum(most, rest))
 

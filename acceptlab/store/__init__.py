@@ -4,7 +4,7 @@
 """
 
 from acceptlab.store.reader import Run, find_runs, open_run
-from acceptlab.store.rounding import prob_upper_bounds, round_down, round_down_float16
+from acceptlab.store.rounding import prob_upper_bounds, round_down, round_down_probs
 from acceptlab.store.writer import RunWriter
 
 __all__ = [
@@ -14,5 +14,5 @@ __all__ = [
     "open_run",
     "prob_upper_bounds",
     "round_down",
-    "round_down_float16",
+    "round_down_probs",
 ]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from acceptlab.errors import RunError
 from acceptlab.records import Column, Table
-from acceptlab.store.rounding import THRESHOLD_BITS, prob_bits, round_down
+from acceptlab.store.rounding import THRESHOLD_BITS, round_down, round_down_probs
 from acceptlab.store.schema import DICTIONARY_COLUMNS, INFINITE_COLUMNS, arrow_schema, arrow_type
 
 Values: TypeAlias = Any
@@ -141,9 +141,9 @@ def _lists(column: Column, values: Any, table: str) -> pa.Array:
         if np.isnan(exact).any():
             raise _bad(column, table, "is not a number in some list, where no null may stand")
         _refuse_infinite(column, exact, table)
-        place = np.arange(len(exact)) - np.repeat(offsets[:-1], lengths)
-        bits = prob_bits(place) if column.name.endswith("_probs") else THRESHOLD_BITS
-        array = pa.array(round_down(exact, kind.value_type.to_pandas_dtype(), bits), type=kind.value_type)
+        is_probs = column.name.endswith("_probs")
+        stored = round_down_probs(exact) if is_probs else round_down(exact, np.float32, THRESHOLD_BITS)
+        array = pa.array(stored, type=kind.value_type)
     else:
         array = _integers(element, flat, table, kind.value_type)
     return pa.ListArray.from_arrays(pa.array(offsets), array, type=kind)

@@ -10,7 +10,7 @@ from pathlib import Path
 from acceptlab.records import CERTIFICATE_RULES, SCHEMA_VERSION, TABLES, Outcome, StopReason, Table
 from acceptlab.store.manifest import CONFIG_KEYS
 from acceptlab.store.provenance import CHECKOUT
-from acceptlab.store.rounding import HEAD, HEAD_BITS, TAIL_BITS, THRESHOLD_BITS
+from acceptlab.store.rounding import MIN_BITS, STEP_BITS, THRESHOLD_BITS
 from acceptlab.store.schema import DICTIONARY_COLUMNS, INFINITE_COLUMNS
 
 SCHEMA_PAGE = Path("docs") / "schema.md"
@@ -36,9 +36,9 @@ SELECT domain, avg((outcome = 'accepted')::INT) FROM 'RUN/nodes/*.parquet' WHERE
   of the logits, untruncated.
 - `outcome` is {outcomes}. Untested nodes never enter the denominator of an acceptance rate.
 - `stop_reason` is {stops}.
-- Floats are rounded to nearest, those in lists down: probabilities to {head_bits} significant bits in the first
-  {head} places and {tail_bits} in the others (`acceptlab.store.prob_upper_bounds` gives the upper ends), thresholds
-  to {threshold_bits}. The thresholds belong, in order, to the rules {rules}.
+- Floats are rounded to nearest, those in lists down: probabilities to multiples of 2^-{step_bits}, small ones to
+  {prob_bits} significant bits (`acceptlab.store.prob_upper_bounds` gives the upper ends), thresholds to
+  {threshold_bits}. The thresholds belong, in order, to the rules {rules}.
 - Stored as dictionaries: {dictionaries}.
 """
 
@@ -67,9 +67,8 @@ def schema_page() -> str:
         infinite=_names(sorted(INFINITE_COLUMNS)),
         outcomes=_names(list(Outcome)),
         stops=_names(list(StopReason)),
-        head=HEAD,
-        head_bits=HEAD_BITS + 1,
-        tail_bits=TAIL_BITS + 1,
+        step_bits=STEP_BITS,
+        prob_bits=MIN_BITS + 1,
         threshold_bits=THRESHOLD_BITS + 1,
         rules=_names(list(CERTIFICATE_RULES)),
         dictionaries=_names(sorted(DICTIONARY_COLUMNS)),

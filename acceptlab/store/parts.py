@@ -5,11 +5,13 @@ A part is a file of whole prompts of one table. Which parts a run has is the man
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from acceptlab.errors import RunError
@@ -20,6 +22,7 @@ from acceptlab.store.schema import (
     ROW_GROUP_ROWS,
     arrow_schema,
     arrow_type,
+    file_schema,
     reading_schema,
     table_named,
     write_options,
@@ -52,10 +55,13 @@ def write_part(
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     n_rows = 0
+    groups = _regroup(batches, ROW_GROUP_ROWS[table.name])
+    start = list(itertools.islice(groups, 1))
+    options = write_options(table, compression, has_siblings=any(map(_has_siblings, start)))
     with replacing(path) as temporary:
-        with pq.ParquetWriter(temporary, arrow_schema(table), **write_options(table, compression)) as writer:
-            for group in _regroup(batches, ROW_GROUP_ROWS[table.name]):
-                writer.write_table(group, row_group_size=ROW_GROUP_ROWS[table.name])
+        with pq.ParquetWriter(temporary, file_schema(table), **options) as writer:
+            for group in itertools.chain(start, groups):
+                writer.write_table(group.cast(file_schema(table)), row_group_size=ROW_GROUP_ROWS[table.name])
                 n_rows += group.num_rows
         checksum = sha256_file(temporary)
     return {
@@ -82,6 +88,10 @@ def _regroup(tables: Iterator[pa.Table], n_rows: int) -> Iterator[pa.Table]:
             n_held -= n_rows
     if n_held:
         yield pa.concat_tables(held).unify_dictionaries()
+
+
+def _has_siblings(rows: pa.Table) -> bool:
+    return "child_rank" in rows.column_names and bool(pc.any(pc.greater(rows["child_rank"], 0)).as_py())
 
 
 def open_part(path: Path) -> pq.ParquetFile:

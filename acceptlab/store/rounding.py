@@ -1,8 +1,7 @@
-"""How the lists of a context are rounded: down, to few significant bits, with the bounds that readers need.
+"""How the lists of a context are rounded: down, to few bits, with the bounds that readers need.
 
-Pure arithmetic on arrays. A context has some eighty such numbers, and the low bits of a float32 do not compress;
-rounded like this they take about two bytes each. Rounding down keeps certificates sound: a lowered threshold
-certifies less, and a probability has a known upper bound.
+Pure arithmetic on arrays. A context has some eighty such numbers, and the low bits of a float32 do not compress.
+Rounding down keeps certificates sound: a lowered threshold certifies less, and a probability has a known upper end.
 """
 
 from __future__ import annotations
@@ -11,19 +10,16 @@ from typing import Any
 
 import numpy as np
 
-HEAD = 8
-"""Places of a probability list that keep `HEAD_BITS`; the rest keep `TAIL_BITS`."""
+STEP_BITS = 13
+"""Probabilities of at least 2^(MIN_BITS - STEP_BITS) are multiples of 2^-STEP_BITS: an error below 0.00013."""
 
-HEAD_BITS = 10
-"""Bits after the leading one, as in float16: an error below 2^-10 of the value."""
-
-TAIL_BITS = 7
-"""Bits after the leading one, as in bfloat16: an error below 2^-7 of the value, below 0.001 from the ninth place."""
+MIN_BITS = 5
+"""Bits after the leading one of smaller probabilities: an error below 1/32 of the value (and below 0.00013)."""
 
 THRESHOLD_BITS = 14
 """Bits after the leading one of certificate thresholds: an error below 6.2e-5 of the value."""
 
-_FLOAT16_STEP = 2.0**-24  # the step of float16 near 0, for probabilities that were rounded to it before
+_LAST_STEP = 2.0 ** (-126 - MIN_BITS)  # below 2^-126 float32 has steps instead of significant bits
 
 
 def round_down(values: Any, dtype: type[np.floating[Any]], mantissa_bits: Any = None) -> np.ndarray:
@@ -52,30 +48,33 @@ def round_down(values: Any, dtype: type[np.floating[Any]], mantissa_bits: Any = 
     return kept.view(dtype)
 
 
-def round_down_float16(values: Any) -> np.ndarray:
-    """Probabilities in 16 bits, rounded towards zero, so that the true value is in [stored, next float16)."""
-    return round_down(values, np.float16)
+def round_down_probs(probs: Any) -> np.ndarray:
+    """Probabilities as lists store them, float32: multiples of 2^-13, below 2^-8 six significant bits.
 
-
-def prob_bits(place: np.ndarray) -> np.ndarray:
-    """Bits after the leading one that a probability keeps at its place in a list (0 the most probable)."""
-    return np.where(place < HEAD, HEAD_BITS, TAIL_BITS)
+    Probabilities of at least 2^-126 stay positive, and an order stays an order.
+    """
+    stored = round_down(probs, np.float32)
+    return round_down(stored, np.float32, _bits(stored))
 
 
 def prob_upper_bounds(stored: Any) -> np.ndarray:
-    """Upper ends of stored probabilities: the true ones are in [stored, upper], and never above 1.
+    """Upper ends of probabilities read from lists: the true ones are in [stored, upper], and never above 1.
 
     Args:
-        stored: target_probs or draft_probs as read, most probable first along the last axis.
+        stored: target_probs or draft_probs as read, any shape.
 
     Returns:
         float64, shaped as `stored`.
     """
     lower = np.asarray(stored, dtype=np.float64)
-    bits = prob_bits(np.arange(lower.shape[-1]))
-    _, exponent = np.frexp(
-        lower
-    )  # lower = m 2^exponent with m in [0.5, 1): its leading bit is 2^(exponent - 1)
-    step = np.where(lower > 0, np.ldexp(1.0, exponent - 1 - bits), 0.0)
-    upper: np.ndarray = np.minimum(1.0, lower + np.maximum(step, _FLOAT16_STEP))
+    exponent = np.frexp(lower)[1] - 1
+    step = np.ldexp(1.0, exponent - _bits(lower))
+    upper: np.ndarray = np.minimum(1.0, lower + np.where(lower > 0, np.maximum(step, _LAST_STEP), _LAST_STEP))
     return upper
+
+
+def _bits(probs: np.ndarray) -> np.ndarray:
+    """Bits after the leading one that probabilities keep."""
+    exponent = np.frexp(probs)[1] - 1  # the leading bit of p is 2^exponent
+    bits: np.ndarray = np.maximum(STEP_BITS + exponent, MIN_BITS)
+    return bits

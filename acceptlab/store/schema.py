@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from acceptlab.records import SCHEMA_VERSION, TABLES, Column, Table
+from acceptlab.records import MEASURES, SCHEMA_VERSION, TABLES, Column, Table
 
 TABLE_NAMES = tuple(table.name for table in TABLES)
 
@@ -33,7 +33,7 @@ FAST_LEVEL = 3
 FINAL_LEVEL = 19
 """Compression of finished runs: a tenth smaller, for about 0.3 ms a context on one core, once."""
 
-_BYTE_STREAM_SPLIT = frozenset({"draft_prob", "target_prob", "path_draft_prob"})
+_RARELY_REPEATED = frozenset({"draft_prob", "target_prob", "path_draft_prob"})
 """Float columns of nodes that seldom repeat a value; the others do, which needs the plain encoding."""
 
 _SCALARS = {
@@ -83,18 +83,33 @@ def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema(fields, metadata={"acceptlab": json.dumps(about)})
 
 
+def file_schema(table: Table) -> pa.Schema:
+    """`arrow_schema` as files carry it: units, but not the meanings, which would take 3 bytes a row of a small run."""
+    schema = arrow_schema(table)
+    fields = [
+        field.with_metadata({"unit": unit} if (unit := field.metadata[b"unit"]) else None) for field in schema
+    ]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
 def reading_schema(table: Table) -> pa.Schema:
     """`arrow_schema` with every column nullable: parts written before a column existed have nulls there."""
     schema = arrow_schema(table)
     return pa.schema([field.with_nullable(True) for field in schema], metadata=schema.metadata)
 
 
-def write_options(table: Table, level: int = FINAL_LEVEL) -> dict[str, Any]:
-    """Keyword arguments of `pyarrow.parquet.ParquetWriter`: zstd of that level, and an encoding a column."""
+def write_options(table: Table, level: int = FINAL_LEVEL, *, has_siblings: bool = True) -> dict[str, Any]:
+    """Keyword arguments of `pyarrow.parquet.ParquetWriter`: zstd of that level, and an encoding a column.
+
+    Args:
+        table: which table.
+        level: level of zstd.
+        has_siblings: whether nodes share parents, so that the measures of their contexts repeat.
+    """
     dictionary: list[str] = []
     encodings: dict[str, str] = {}
     for column in table.columns:
-        encoding = _encoding(table, column)
+        encoding = _encoding(table, column, has_siblings)
         if encoding == "DICTIONARY":
             dictionary.append(column.name)
         elif encoding:
@@ -105,12 +120,14 @@ def write_options(table: Table, level: int = FINAL_LEVEL) -> dict[str, Any]:
         "compression_level": level,
         "use_dictionary": dictionary,
         "column_encoding": encodings,
+        # minima and maxima of floats leave not-a-number out, and some readers then find none
+        "write_statistics": [column.name for column in table.columns if "float" not in column.type],
         "version": "2.6",
         "data_page_size": 1 << 20,
     }
 
 
-def _encoding(table: Table, column: Column) -> str:
+def _encoding(table: Table, column: Column, has_siblings: bool) -> str:
     """The encoding that made a column smallest after zstd, on a real pair; empty for the plain one.
 
     Lists and the floats of contexts hardly repeat, so their bytes are split into streams. Siblings repeat the
@@ -120,6 +137,8 @@ def _encoding(table: Table, column: Column) -> str:
         return "DICTIONARY"
     if column.type.startswith("list<"):
         return "BYTE_STREAM_SPLIT"
-    if column.type.startswith("float") and (table.name != "nodes" or column.name in _BYTE_STREAM_SPLIT):
+    if not column.type.startswith("float"):
+        return ""
+    if table.name != "nodes" or column.name in _RARELY_REPEATED:
         return "BYTE_STREAM_SPLIT"
-    return ""
+    return "BYTE_STREAM_SPLIT" if column.name in MEASURES and not has_siblings else ""

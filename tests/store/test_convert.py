@@ -154,7 +154,7 @@ def test_probabilities_and_thresholds_are_rounded_down_and_measures_to_nearest(t
         "overlap": np.full(n_rows, third),
     }
     stored = to_arrow(CONTEXTS, tables["contexts"], "run-1").to_pylist()[0]
-    # 1/3 = 1.0101...b / 4: cut after 10, 7 and 14 bits
-    assert stored["target_probs"] == [0x555 / 4 / 2**10] * 8 + [0xAA / 4 / 2**7] * 24
+    # 1/3 = 1.0101...b / 4: cut after 11 and 14 bits
+    assert stored["target_probs"] == [0xAAA / 4 / 2**11] * 32
     assert stored["thresholds_forward"] == [0x5555 / 4 / 2**14] * 8
     assert stored["overlap"] == float(np.float32(third))

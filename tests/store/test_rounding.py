@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acceptlab.store import prob_upper_bounds, round_down, round_down_float16
-from acceptlab.store.rounding import HEAD, HEAD_BITS, TAIL_BITS, prob_bits
+from acceptlab.store import prob_upper_bounds, round_down, round_down_probs
 
 
 def floor_to_bits(value: float, bits: int) -> Fraction:
@@ -25,10 +24,10 @@ def floor_to_bits(value: float, bits: int) -> Fraction:
     return Fraction(int(exact * 2**bits), 2**bits) * Fraction(2) ** exponent
 
 
-# float16 has 10 bits after the leading one down to 2^-14, float32 has normal numbers down to 2^-126
+# float16 has 10 bits after the leading one down to 2^-14
 @given(st.floats(2.0**-14, 60000.0))
 def test_float16_is_the_largest_one_below(value: float) -> None:
-    assert Fraction(float(round_down_float16(value))) == floor_to_bits(value, 10)
+    assert Fraction(float(round_down(value, np.float16))) == floor_to_bits(value, 10)
 
 
 @given(st.floats(2.0**-120, 1.0), st.integers(1, 23))
@@ -36,25 +35,41 @@ def test_fewer_bits_are_the_largest_such_number_below(value: float, bits: int) -
     assert Fraction(float(round_down(value, np.float32, bits))) == floor_to_bits(value, bits)
 
 
-@given(st.floats(0.0, 1.0))
-def test_float16_brackets_any_probability(value: float) -> None:
-    stored = round_down_float16(value)
-    assert float(stored) <= value < float(np.nextafter(stored, np.float16(2)))
+def test_float16_has_the_values_that_numpy_gives_towards_zero() -> None:
+    values = np.random.default_rng(0).random(1000) ** 4
+    stored = round_down(values, np.float16)
+    assert (stored <= values).all()
+    assert (values < np.nextafter(stored, np.float16(2))).all()
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=32), st.booleans())
-def test_the_upper_bounds_hold_and_are_tight(values: list[float], rounded_before: bool) -> None:
+# float32 has normal numbers down to 2^-126
+@given(st.floats(2.0**-120, 1.0))
+def test_a_probability_is_the_largest_storable_one_below(value: float) -> None:
+    stored = Fraction(float(round_down_probs(value)))
+    if value >= 2.0**-8:
+        assert stored == Fraction(int(Fraction(value) * 2**13), 2**13)
+    else:
+        assert stored == floor_to_bits(value, 5)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=32))
+def test_the_upper_ends_hold_and_are_tight(values: list[float]) -> None:
     true = np.sort(values)[::-1]
-    given_ = round_down_float16(true) if rounded_before else true
-    stored = round_down(given_, np.float32, prob_bits(np.arange(len(true))))
+    stored = round_down_probs(true)
     upper = prob_upper_bounds(stored)
     assert (stored <= true).all()
     assert (upper >= true).all()
     assert (upper <= 1).all()
     assert (np.diff(stored) <= 0).all()  # still in order
-    bits = np.where(np.arange(len(true)) < HEAD, HEAD_BITS, TAIL_BITS)
-    # one step of the last bit kept, or of float16 near 0
-    assert (upper - stored <= np.maximum(true * 2.0**-bits, 2.0**-24) * (1 + 1e-12)).all()
+    step = np.where(true >= 2.0**-8, 2.0**-13, true / 32)
+    assert (upper - stored <= np.maximum(step, 2.0**-131)).all()  # the second is the step below 2^-126
+
+
+def test_positive_probabilities_stay_positive() -> None:
+    assert (round_down_probs([1e-7, 1e-20, 1e-37, 2.0**-126]) > 0).all()
+    assert round_down_probs([0.0]).tolist() == [0.0]
+    assert prob_upper_bounds([0.0]).tolist() == [2.0**-131]
+    assert prob_upper_bounds([1.0, 0.5]).tolist() == [1.0, 0.5 + 2.0**-13]
 
 
 def test_known_values_and_edges() -> None:

@@ -11,7 +11,13 @@ import pytest
 from acceptlab.records import SCHEMA_VERSION, TABLES, Table
 from acceptlab.store.docs import SCHEMA_PAGE, schema_page
 from acceptlab.store.provenance import CHECKOUT
-from acceptlab.store.schema import DICTIONARY_COLUMNS, arrow_schema, reading_schema, write_options
+from acceptlab.store.schema import (
+    DICTIONARY_COLUMNS,
+    arrow_schema,
+    file_schema,
+    reading_schema,
+    write_options,
+)
 
 each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 
@@ -48,8 +54,19 @@ def test_the_schema_names_its_version_and_key(table: Table) -> None:
 @each_table
 def test_the_options_are_ones_that_parquet_takes(table: Table, tmp_path: pytest.TempPathFactory) -> None:
     path = f"{tmp_path}/empty.parquet"
-    pq.write_table(arrow_schema(table).empty_table(), path, **write_options(table))
-    assert pq.read_schema(path).equals(arrow_schema(table), check_metadata=True)
+    pq.write_table(file_schema(table).empty_table(), path, **write_options(table))
+    found = pq.read_schema(path)
+    assert found.equals(arrow_schema(table))
+    assert found.metadata == arrow_schema(table).metadata
+
+
+@each_table
+def test_files_carry_units_and_the_version(table: Table) -> None:
+    schema = file_schema(table)
+    assert schema.equals(arrow_schema(table))
+    assert schema.metadata == arrow_schema(table).metadata
+    units = {field.name: field.metadata[b"unit"].decode() for field in schema if field.metadata}
+    assert units == {column.name: column.unit for column in table.columns if column.unit}
 
 
 @each_table
