@@ -21,7 +21,7 @@ from acceptlab.prompts.rows import TextMode
 from acceptlab.rules import Rule, parse_rule
 from acceptlab.store import RunWriter, open_run
 from acceptlab.store.manifest import has_manifest
-from acceptlab.tree import TreeShape, parse_tree
+from acceptlab.tree import TreeShape
 
 if TYPE_CHECKING:
     from acceptlab.collect import Progress
@@ -118,11 +118,12 @@ def plan(request: Request) -> Plan:
     Raises:
         UsageError: an unknown name, an unreadable file, or a pairing that would bias the output.
     """
+    from acceptlab.analysis.best_shape import parse_any
     from acceptlab.pairs.load import pair_members
     from acceptlab.sampling import Warp
 
     pair, target, draft = pair_members(request.pair, request.target, request.draft)
-    tree, rule = parse_tree(request.tree), parse_rule(request.rule)
+    tree, rule = parse_any(request.tree), parse_rule(request.rule)
     proposal = _proposal(request.proposal, rule)
     check_pairing(rule, tree, proposal)
     stop_entropy = _stop(request.stop, tree)
@@ -224,9 +225,8 @@ def run_collection(
     except KeyboardInterrupt:
         show.stop()
         n_done = len(writer.done_prompt_ids)
-        show.say(
-            f"stopped after {n_done} of {len(planned.prompts)} prompts: repeat the command with --resume"
-        )
+        remedy = "" if resume else ": repeat the command with --resume"
+        show.say(f"stopped after {n_done} of {len(planned.prompts)} prompts{remedy}")
         raise
     finally:
         show.stop()

@@ -26,7 +26,6 @@ LAYERS = (
     {"engine"},
     {"store"},
     {"collect"},
-    {"run"},
     {"queries"},
     {"resampling"},
     {"stats"},
@@ -34,7 +33,7 @@ LAYERS = (
     {"analysis"},
     {"figures"},
     {"report"},
-    {"training", "audit", "bench"},
+    {"training", "audit", "bench", "run"},
     {"study"},
     {"cli"},
 )

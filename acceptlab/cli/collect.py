@@ -39,7 +39,7 @@ def command(
         str,
         typer.Option(
             help="chain:K, kary:depth=D,branch=B, branches:4,2,1, dynamic:nodes=N,depth=D,topk=K, "
-            "opt:nodes=N,threshold=T or file:tree.json."
+            "opt:nodes=N,threshold=T, dp:nodes=N,from=RUN or file:tree.json."
         ),
     ] = "kary:depth=3,branch=2",
     rule: Annotated[str, typer.Option(help="Verification rule.")] = "greedy",

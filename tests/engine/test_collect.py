@@ -189,3 +189,13 @@ def test_bad_input_is_one_sentence_and_exit_2(home: Path, options: tuple[str, ..
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not (home / "bad").exists()
+
+
+def test_a_dp_tree_is_made_from_an_earlier_run(home: Path, whole: Path) -> None:
+    done = run(home, "--run", "best", "--tree", f"dp:nodes=4,from={whole}", "--limit", "1")
+    assert done.returncode == 0, done.stderr
+    nodes = rows(home / "best")["nodes"]
+    assert set(nodes.groupby(["prompt_id", "step"]).size()) == {4}
+    missing = run(home, "--run", "none", "--tree", "dp:nodes=4,from=nowhere", "--limit", "1")
+    assert missing.returncode == 2
+    assert "nowhere" in missing.stderr
