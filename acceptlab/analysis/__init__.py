@@ -15,6 +15,8 @@ from acceptlab.analysis.domains import domains
 from acceptlab.analysis.entropy import entropy
 from acceptlab.analysis.metrics import metrics
 from acceptlab.analysis.replay import replay
+from acceptlab.analysis.retention import retention
+from acceptlab.analysis.streaks import streaks
 
 ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "depth-profile": depth_profile,
@@ -23,6 +25,8 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "metrics": metrics,
     "replay": replay,
     "budget": budget,
+    "retention": retention,
+    "streaks": streaks,
 }
 """Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
 
@@ -36,4 +40,6 @@ __all__ = [
     "entropy",
     "metrics",
     "replay",
+    "retention",
+    "streaks",
 ]

@@ -17,6 +17,8 @@ from acceptlab.figures.domains import draw_domains, figure_domains
 from acceptlab.figures.entropy import draw_entropy, figure_entropy
 from acceptlab.figures.metrics import draw_metrics, figure_metrics
 from acceptlab.figures.replay import draw_replay, figure_replay
+from acceptlab.figures.retention import draw_retention, figure_retention
+from acceptlab.figures.streaks import draw_streaks, figure_streaks
 from acceptlab.figures.style import SUFFIXES, save
 
 FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
@@ -26,6 +28,8 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "metrics": figure_metrics,
     "replay": figure_replay,
     "budget": figure_budget,
+    "retention": figure_retention,
+    "streaks": figure_streaks,
 }
 """Figures by the name of their analysis."""
 
@@ -51,11 +55,15 @@ __all__ = [
     "draw_entropy",
     "draw_metrics",
     "draw_replay",
+    "draw_retention",
+    "draw_streaks",
     "figure_budget",
     "figure_depth_profile",
     "figure_domains",
     "figure_entropy",
     "figure_metrics",
     "figure_replay",
+    "figure_retention",
+    "figure_streaks",
     "save",
 ]
