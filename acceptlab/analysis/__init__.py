@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from acceptlab.analysis.base import ALL, AnalysisTable
 from acceptlab.analysis.budget import budget
+from acceptlab.analysis.calibration import calibration
 from acceptlab.analysis.depth_profile import depth_profile
 from acceptlab.analysis.domains import domains
 from acceptlab.analysis.entropy import entropy
@@ -27,6 +28,7 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "budget": budget,
     "retention": retention,
     "streaks": streaks,
+    "calibration": calibration,
 }
 """Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
 
@@ -35,6 +37,7 @@ __all__ = [
     "ANALYSES",
     "AnalysisTable",
     "budget",
+    "calibration",
     "depth_profile",
     "domains",
     "entropy",

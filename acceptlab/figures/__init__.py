@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from acceptlab.errors import UsageError
 from acceptlab.figures.budget import draw_budget, figure_budget
+from acceptlab.figures.calibration import draw_calibration, figure_calibration
 from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_profile
 from acceptlab.figures.domains import draw_domains, figure_domains
 from acceptlab.figures.entropy import draw_entropy, figure_entropy
@@ -30,6 +31,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "budget": figure_budget,
     "retention": figure_retention,
     "streaks": figure_streaks,
+    "calibration": figure_calibration,
 }
 """Figures by the name of their analysis."""
 
@@ -50,6 +52,7 @@ __all__ = [
     "SUFFIXES",
     "draw",
     "draw_budget",
+    "draw_calibration",
     "draw_depth_profile",
     "draw_domains",
     "draw_entropy",
@@ -58,6 +61,7 @@ __all__ = [
     "draw_retention",
     "draw_streaks",
     "figure_budget",
+    "figure_calibration",
     "figure_depth_profile",
     "figure_domains",
     "figure_entropy",
