@@ -68,7 +68,10 @@ def test_a_changed_byte_is_found_by_its_checksum(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
-    assert any(f"'{path}' has another checksum" in fault for fault in check_run(folder))
+    faults = check_run(folder)
+    assert len(faults) == 2
+    assert f"'{path}' has another checksum" in faults[0]
+    assert "the rows were not checked" in faults[1]
 
 
 def test_a_missing_part_is_named_and_rows_are_not_judged(folder: Path) -> None:
