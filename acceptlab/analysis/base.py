@@ -104,6 +104,12 @@ class Sample:
     connection: duckdb.DuckDBPyConnection
     clusters: Clusters
     notes: tuple[str, ...]
+    draft_notes: tuple[str, ...] = ()
+    """What is to know of the drafts wherever their numbers are shown, figures included."""
+
+    def caption(self, text: str) -> str:
+        """A caption with what is to know of the drafts."""
+        return " ".join([text, *(f"Note: {note.rstrip('.')}." for note in self.draft_notes)])
 
 
 @contextmanager
@@ -117,7 +123,7 @@ def open_sample(runs: Sequence[Run], by: By = "domain") -> Iterator[Sample]:
     connection = queries.connect(runs, by=by)
     try:
         clusters = _clusters(connection, runs, by)
-        yield Sample(connection, clusters, tuple(_notes(connection, runs)))
+        yield Sample(connection, clusters, tuple(_notes(connection, runs)), _draft_notes(runs))
     finally:
         connection.close()
 
@@ -142,9 +148,13 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else []
 
 
+def _draft_notes(runs: Sequence[Run]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(note) for run in runs if (note := run.config.get("draft_note"))))
+
+
 def _notes(connection: duckdb.DuckDBPyConnection, runs: Sequence[Run]) -> Iterator[str]:
     """What a reader of any table must know of the runs behind it."""
-    yield from dict.fromkeys(str(note) for run in runs if (note := run.config.get("draft_note")))
+    yield from _draft_notes(runs)
     for run in runs:
         if not run.is_complete:
             yield f"run {run.path} is incomplete: it was interrupted, and holds only its finished prompts"

@@ -51,7 +51,7 @@ def depth_profile(
     return AnalysisTable(
         name="depth-profile",
         title=f"Depth profile by {by}",
-        caption=f"Acceptance by depth, {counts} ({resampling}).",
+        caption=sample.caption(f"Acceptance by depth, {counts} ({resampling})."),
         frame=to_frame(rows),
         notes=notes,
         columns={by: "group of the prompts; all pools them", **COLUMNS},

@@ -67,7 +67,7 @@ def domains(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = 
     return AnalysisTable(
         name="domains",
         title=f"Acceptance by {by}",
-        caption=f"Acceptance and accepted length, {counts} ({resampling}).",
+        caption=sample.caption(f"Acceptance and accepted length, {counts} ({resampling})."),
         frame=to_frame(rows),
         notes=notes,
         columns={by: "group of the prompts; all pools them", **COLUMNS},

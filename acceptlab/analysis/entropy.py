@@ -60,7 +60,9 @@ def entropy(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = 
     return AnalysisTable(
         name="entropy",
         title=f"Entropy and acceptance by {by}",
-        caption=f"Rank correlation of entropy with acceptance, {counts} ({resampling}; ranks fixed).",
+        caption=sample.caption(
+            f"Rank correlation of entropy with acceptance, {counts} ({resampling}; ranks fixed)."
+        ),
         frame=frame,
         notes=[*notes, *simpson_notes(frame, by)],
         columns={by: "group of the prompts; all pools them", **COLUMNS},

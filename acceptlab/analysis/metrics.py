@@ -65,7 +65,7 @@ def metrics(runs: Sequence[Run], *, by: By | None = None, resampling: Resampling
     return AnalysisTable(
         name="metrics",
         title="Published definitions of acceptance, on the same run",
-        caption=f"Metrics side by side, {counts} ({resampling}).",
+        caption=sample.caption(f"Metrics side by side, {counts} ({resampling})."),
         frame=to_frame(rows),
         notes=notes,
         columns={**({by: "group of the prompts; all pools them"} if by else {}), **COLUMNS},

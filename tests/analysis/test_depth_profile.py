@@ -189,6 +189,8 @@ def test_notes_tell_of_stand_ins_skips_and_breaks(tmp_path: Path) -> None:
             config={"draft_note": "a slow stand-in"},
         )
     )
-    notes = depth_profile([run]).notes
+    table = depth_profile([run])
+    notes = table.notes
     assert notes[0] == "a slow stand-in"
+    assert table.caption.endswith("Note: a slow stand-in.")
     assert "incomplete" in notes[1]
