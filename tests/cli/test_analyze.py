@@ -108,7 +108,7 @@ def test_an_incomplete_run_is_analysed_with_a_warning(nowhere: Path, capsys: Cap
     folder = _small(nowhere / "half", "2026-01-01T00:00:00+00:00", complete=False)
     assert cli.run(["analyze", "depth-profile", str(folder), "--format", "csv"]) == 0
     out, err = capsys.readouterr()
-    assert "half is incomplete" in err
+    assert f"warning: {folder} is incomplete" in err
     assert out.startswith("domain,depth,S_d")
 
 
