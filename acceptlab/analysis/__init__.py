@@ -15,6 +15,7 @@ from acceptlab.analysis.depth_profile import depth_profile
 from acceptlab.analysis.domains import domains
 from acceptlab.analysis.entropy import entropy
 from acceptlab.analysis.metrics import metrics
+from acceptlab.analysis.predictors import predictors
 from acceptlab.analysis.replay import replay
 from acceptlab.analysis.retention import retention
 from acceptlab.analysis.streaks import streaks
@@ -29,6 +30,7 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "retention": retention,
     "streaks": streaks,
     "calibration": calibration,
+    "predictors": predictors,
 }
 """Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
 
@@ -42,6 +44,7 @@ __all__ = [
     "domains",
     "entropy",
     "metrics",
+    "predictors",
     "replay",
     "retention",
     "streaks",

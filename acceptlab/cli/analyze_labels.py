@@ -46,3 +46,31 @@ def calibration(
         n_resamples=resamples,
         seed=seed,
     )
+
+
+@app.command("predictors")
+def predictors(
+    run: RunsArgument = None,
+    by: ByOption = By.DOMAIN,
+    plot: PlotOption = None,
+    fmt: FormatOption = OutputFormat.TABLE,
+    output: OutputOption = None,
+    interval: IntervalOption = Interval.PERCENTILE,
+    resamples: ResamplesOption = 2000,
+    seed: SeedOption = 0,
+) -> None:
+    """Does the domain or the depth predict acceptance more: explained variance, information, logistic models.
+
+    Example:  acceptlab analyze predictors --plot predictors.png
+    """
+    analyze(
+        "predictors",
+        run,
+        by=by,
+        plot=plot,
+        fmt=fmt,
+        output=output,
+        kind=interval.value,
+        n_resamples=resamples,
+        seed=seed,
+    )

@@ -17,6 +17,7 @@ from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_pro
 from acceptlab.figures.domains import draw_domains, figure_domains
 from acceptlab.figures.entropy import draw_entropy, figure_entropy
 from acceptlab.figures.metrics import draw_metrics, figure_metrics
+from acceptlab.figures.predictors import draw_predictors, figure_predictors
 from acceptlab.figures.replay import draw_replay, figure_replay
 from acceptlab.figures.retention import draw_retention, figure_retention
 from acceptlab.figures.streaks import draw_streaks, figure_streaks
@@ -32,6 +33,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "retention": figure_retention,
     "streaks": figure_streaks,
     "calibration": figure_calibration,
+    "predictors": figure_predictors,
 }
 """Figures by the name of their analysis."""
 
@@ -57,6 +59,7 @@ __all__ = [
     "draw_domains",
     "draw_entropy",
     "draw_metrics",
+    "draw_predictors",
     "draw_replay",
     "draw_retention",
     "draw_streaks",
@@ -66,6 +69,7 @@ __all__ = [
     "figure_domains",
     "figure_entropy",
     "figure_metrics",
+    "figure_predictors",
     "figure_replay",
     "figure_retention",
     "figure_streaks",

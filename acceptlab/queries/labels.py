@@ -32,3 +32,13 @@ def calibration_bins(connection: duckdb.DuckDBPyConnection, n_bins: int) -> pd.D
 def confidence_levels(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Counts by prompt and fine level of confidence (`confidence_levels.sql`)."""
     return fetch(connection, "confidence_levels")
+
+
+def predictor_cells(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Outcomes by prompt and depth (`predictor_cells.sql`)."""
+    return fetch(connection, "predictor_cells")
+
+
+def step_patterns(connection: duckdb.DuckDBPyConnection, outcome: str) -> pd.DataFrame:
+    """Moments of an outcome within steps, by group and pattern of depths (`step_patterns.sql`)."""
+    return fetch(connection, "step_patterns", outcome=outcome)
