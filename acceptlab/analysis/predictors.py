@@ -143,11 +143,7 @@ def _why_not(found: Outcome, by: str, n_nodes: int) -> str | None:
         return f"the prompts have one {by} only"
     if found.n.shape[1] < 2:
         return "all nodes have one depth"
-    return (
-        None
-        if explained_variance(found.cells())[0] == explained_variance(found.cells())[0]
-        else "no variance"
-    )
+    return None if np.isfinite(explained_variance(found.cells())[0]) else "all outcomes are the same"
 
 
 def _blank(name: str) -> dict[str, Any]:
