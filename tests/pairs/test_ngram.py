@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acceptlab.errors import UsageError
@@ -35,6 +35,7 @@ def run(model: NgramModel, tokens: list[int]) -> torch.Tensor:
     return model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), visible)[0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30), st.integers(1, 5))
 def test_the_distribution_is_the_share_of_what_followed(tokens: list[int], n: int) -> None:
     logits = run(NgramModel(n, VOCAB), tokens)
