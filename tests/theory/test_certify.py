@@ -95,6 +95,7 @@ def test_options_hold_where_a_line_names_nothing() -> None:
         ('{"probs": []}', "probs is empty"),
         ('{"probs": [0.5, 0.4]}', "sums to 0.9"),
         ('{"probs": [1.5, -0.5]}', "probability 1.5 of token 0"),
+        ('{"probs": [0.75, 0.5, -0.25]}', "probability -0.25 of token 2"),
         ('{"probs": [NaN, 1.0]}', "probability nan of token 0"),
         ('{"probs": [1.0], "rule": "nucleus"}', "unknown rule 'nucleus'"),
         ('{"probs": [1.0], "rule": 3}', "the rule 3 is not text"),
@@ -131,6 +132,7 @@ def test_bad_options_are_refused(arguments: tuple[str, ...], message: str) -> No
 
 
 def test_nearly_normalised_probabilities_are_scaled_and_exact_ones_left_alone() -> None:
-    rounded, thirds = certify._distribution([0.3333333] * 3, "probs"), [0.4, 0.3, 0.2, 0.1]
-    assert rounded.sum() == pytest.approx(1.0, abs=1e-15)
-    assert certify._distribution(thirds, "probs").tolist() == thirds
+    scaled = certify._distribution([0.3333333] * 3, "probs")
+    assert scaled.sum() == pytest.approx(1.0, abs=1e-15)
+    rounded = [0.7, 0.1, 0.2 - 1e-14]
+    assert certify._distribution(rounded, "probs").tolist() == rounded

@@ -79,12 +79,13 @@ def test_pools_that_outgrow_the_head_are_completed() -> None:
     # 64
     weights = np.concatenate([np.full(300, 1.0), np.full(5000, 1e-4)])
     probs = (weights / weights.sum())[None] * np.ones((2, 1))
-    rows = Rows(probs)
-    texts = ("additive:0.002", "ratio:0.5", "top:300", "tree:299")
-    found = fast(probs, texts, 64, Ties.IDENTITY, with_rest=True, rows=rows)
-    for direction, values in zip(Direction, found, strict=True):
-        assert values == pytest.approx(plain(probs, texts, Ties.IDENTITY, direction), rel=1e-12, abs=0.0)
-    assert rows.asked == {0, 1}
+    for text in ("additive:0.002", "ratio:0.5", "top:300", "tree:299"):
+        rows = Rows(probs)
+        found = fast(probs, (text,), 64, Ties.IDENTITY, with_rest=True, rows=rows)
+        for direction, values in zip(Direction, found, strict=True):
+            expected = plain(probs, (text,), Ties.IDENTITY, direction)
+            assert values == pytest.approx(expected, rel=1e-12, abs=0.0), text
+        assert rows.asked == {0, 1}
 
 
 def test_a_head_that_suffices_asks_for_nothing() -> None:
@@ -111,10 +112,12 @@ def test_large_reverse_thresholds_ask_for_the_mass_outside() -> None:
 
 
 def test_greedy_compares_ids_by_default() -> None:
-    probs = np.array([[0.4, 0.4, 0.2]])
-    found = fast(probs, ("greedy", "tree:1"), 2, Ties.IDENTITY, with_rest=True, rows=Rows(probs))
+    head = np.array([[0.4, 0.4]])
+    rules = [parse_rule("greedy"), parse_rule("tree:1")]
+    found = thresholds_from_head(head, np.array([1.0]), 3, Rows(head), rules, rest_sum=np.array([0.2]))
     assert found[0].tolist() == [[0.0, 0.0]]
     assert found[1].tolist() == [[0.0, 0.0]]
+    assert thresholds(np.array([[0.4, 0.4, 0.2]]), rules)[0].tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("ties", list(Ties))
