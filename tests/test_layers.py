@@ -33,7 +33,8 @@ LAYERS = (
     {"analysis"},
     {"figures"},
     {"report"},
-    {"training", "audit", "bench", "run"},
+    {"training", "bench", "run"},
+    {"audit"},
     {"study"},
     {"cli"},
 )

@@ -159,7 +159,7 @@ def test_trees_of_an_adaptive_run_are_checked_step_by_step(collect: Collect) -> 
 
 
 def test_steps_cut_by_entropy_keep_what_they_have(collect: Collect) -> None:
-    run = collect("greedy", KARY, "--stop", "entropy:2.5")
+    run = collect("greedy", KARY, "--stop", "entropy:3.65")
     table = replay([run], resampling=FAST, tree_texts=["branches:2,1"]).frame.iloc[-1]
     nodes = run.read("nodes").to_pandas()
     assert nodes.groupby(["prompt_id", "step"]).size().nunique() > 1
