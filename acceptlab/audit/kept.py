@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-class KeptNumbers:
-    """Numbers in one file, valid only for the settings they were computed with."""
+class KeptResult:
+    """One result in one file, valid only for the settings it was computed with."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Name the file after what was computed."""
         self._path = folder / ("".join(c if c.isalnum() or c in "-." else "_" for c in name) + ".json")
 
-    def get(self, how: Mapping[str, Any]) -> list[float] | None:
-        """The numbers, or None where they are not there or were computed in another way."""
+    def get(self, how: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The result, or None where it is not there or was computed in another way."""
         content = read_json(self._path)
         if content is None or content.get("how") != json.loads(json.dumps(dict(how))):
             return None
-        return [float(number) for number in content["numbers"]]
+        result: dict[str, Any] = content["result"]
+        return result
 
-    def put(self, how: Mapping[str, Any], numbers: Sequence[float]) -> None:
-        """Keep the numbers."""
-        write_json(self._path, {"how": dict(how), "numbers": list(numbers)})
+    def put(self, how: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Keep the result."""
+        write_json(self._path, {"how": dict(how), "result": dict(result)})

@@ -56,16 +56,25 @@ def all_cases(temperatures: Sequence[float] = TEMPERATURES) -> list[Case]:
     return right + broken
 
 
-def p_values(
+@dataclass(frozen=True)
+class Repeated:
+    """What came out of a case: the p-value of every seed, and the tokens that each of them saw."""
+
+    p_values: tuple[float, ...]
+    n_tokens: int
+
+
+def repeat(
     case: Case,
     contexts: Contexts,
     *,
     seeds: Sequence[int],
     n_draws: int,
+    n_chain_draws: int,
     top_k: int = 0,
     on_context: Callable[[int], None] = lambda n: None,
-) -> list[float]:
-    """The p-value of the transform test for every seed; each seed draws every context n_draws times.
+) -> Repeated:
+    """Test a verifier seed after seed, each seed with draws of its own in every context.
 
     Given the contexts the draws of one context are independent of those of the others, so one chi-square takes all.
     For chains the lag-1 correlation within a chain joins it, and the smaller p-value counts twice (Bonferroni).
@@ -74,27 +83,52 @@ def p_values(
         case: what is drawn.
         contexts: kept logits.
         seeds: of the draws.
-        n_draws: draws of every context, or of every chain, a seed.
+        n_draws: draws of a context a seed, on average (see `draws_by_context`).
+        n_chain_draws: draws of every chain a seed.
         top_k: look at the K most probable tokens of both models only; 0 looks at all.
         on_context: called with the number of contexts done.
     """
     settings = Warp(case.temperature, top_k)
-    points = _chain_points if case.verifier is None else _single_points
-    by_stretch = []
+    points = []
+    if case.verifier is not None:
+        n_by_context = draws_by_context(contexts, settings, n_draws)
     for stretch, (target, draft) in enumerate(_stretches(contexts, settings)):
-        by_stretch.append(points(case, target, draft, stretch, seeds, n_draws))
-        on_context((stretch + 1) * (DEPTH + 1))
-    every_seed = np.stack(by_stretch, axis=1)
-    return [_p_value(case, drawn) for drawn in every_seed]
+        first = stretch * (DEPTH + 1)
+        if case.verifier is None:
+            points.append(_chain_points(case, target, draft, stretch, seeds, n_chain_draws))
+        else:
+            n_by_depth = n_by_context[first : first + DEPTH + 1]
+            points.append(_single_points(case, case.verifier, target, draft, first, seeds, n_by_depth))
+        on_context(first + DEPTH + 1)
+    every_seed = np.concatenate(points, axis=1)
+    tested = [_p_value(drawn, is_chain=case.verifier is None) for drawn in every_seed]
+    return Repeated(tuple(tested), every_seed[0].size)
 
 
-def _p_value(case: Case, drawn: Float64[np.ndarray, "stretches draws depths"]) -> float:
+def draws_by_context(contexts: Contexts, settings: Warp, n_draws: int) -> list[int]:
+    """How often to draw every context: more often where a second sibling matters, n_draws on average.
+
+    Where both models agree there is nothing that a verifier could get wrong. What the rejection of sibling x does to
+    the tests after it grows with the odds of x under the draft, so the weight is the sum over x of
+    (draft - target)+ draft / (1 - draft), ten times its mean at most; every context keeps a quarter of n_draws. The
+    numbers depend on the contexts only and stand before the first draw, so a right verifier is judged as before.
+    """
+    weights = []
+    for target, draft in _stretches(contexts, settings):
+        odds = draft / (1.0 - draft).clamp(min=1e-3)
+        weights.append(((draft - target).clamp(min=0) * odds).sum(dim=-1))
+    weight = torch.cat(weights).numpy()
+    mean = weight.mean()
+    share = np.minimum(weight / mean, 10.0) if mean > 0 else np.ones_like(weight)
+    share = 0.25 + 0.75 * share / share.mean()
+    return [max(1, round(float(n_draws * part))) for part in share]
+
+
+def _p_value(drawn: Float64[np.ndarray, "draws places"], is_chain: bool) -> float:
     if np.isnan(drawn).any():  # a token that the target cannot emit
         return 0.0
     uniform = chi_square_uniform(drawn.reshape(-1)).p_value
-    if case.verifier is not None:
-        return uniform
-    return min(1.0, 2 * min(uniform, lag_one(list(drawn.reshape(-1, DEPTH + 1))).p_value))
+    return min(1.0, 2 * min(uniform, lag_one(list(drawn)).p_value)) if is_chain else uniform
 
 
 def _stretches(contexts: Contexts, settings: Warp) -> Iterator[tuple[Tensor, Tensor]]:
@@ -116,18 +150,22 @@ def _uniforms(
 
 
 def _single_points(
-    case: Case, target: Tensor, draft: Tensor, stretch: int, seeds: Sequence[int], n_draws: int
-) -> Float64[np.ndarray, "seeds draws depths"]:
-    if case.verifier is None:
-        raise TypeError("a chain has no verifier of single contexts")
+    case: Case,
+    verifier: ContextVerifier,
+    target: Tensor,
+    draft: Tensor,
+    first: int,
+    seeds: Sequence[int],
+    n_by_depth: Sequence[int],
+) -> Float64[np.ndarray, "seeds draws 1"]:
     before = mass_before(target, draft)
-    columns = []
-    for depth in range(DEPTH + 1):
-        width = 2 * case.verifier.n_siblings + 2
-        draws = _uniforms(case, stretch * (DEPTH + 1) + depth, seeds, n_draws, width)
-        tokens = torch.from_numpy(emit_many(case.verifier, target[depth], draft[depth], draws))
-        columns.append(_points(target[depth], before[depth], tokens, draws[:, -1]))
-    return np.stack(columns, axis=1).reshape(len(seeds), n_draws, DEPTH + 1)
+    parts = []
+    for depth, n_draws in enumerate(n_by_depth):
+        draws = _uniforms(case, first + depth, seeds, n_draws, 2 * verifier.n_siblings + 2)
+        tokens = torch.from_numpy(emit_many(verifier, target[depth], draft[depth], draws))
+        points = _points(target[depth], before[depth], tokens, draws[:, -1])
+        parts.append(points.reshape(len(seeds), n_draws, 1))
+    return np.concatenate(parts, axis=1)
 
 
 def _chain_points(
@@ -153,8 +191,8 @@ def _points(
 
 
 def most_rejections(n_seeds: int) -> int:
-    """How many rejections of a right verifier are let pass: 3 of 20."""
-    return max(1, math.floor(0.15 * n_seeds))
+    """How many rejections of a right verifier are let pass: 3 of 20, which chance exceeds in under 2% of audits."""
+    return int(stats.binom.ppf(0.98, n_seeds, ALPHA))
 
 
 def fewest_catches(n_seeds: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
-from acceptlab.audit.repeat import Case, fewest_catches, most_rejections
+from acceptlab.audit.repeat import Case, Repeated, fewest_catches, most_rejections
 from acceptlab.audit.suite import TOLERANCE, ExactCheck
 from acceptlab.audit.uniformity import ALPHA, Outcome, detectable_tv, holm
 
@@ -122,10 +122,10 @@ def identity_rows(identity: pd.DataFrame, dtype: str) -> list[Row]:
     ]
 
 
-def repeat_row(case: Case, p_values: Sequence[float], n_tokens: int) -> Row:
+def repeat_row(case: Case, repeated: Repeated) -> Row:
     """How many seeds reject a verifier; p_value is the median."""
-    n_seeds = len(p_values)
-    n_rejected = int((np.array(p_values) <= ALPHA).sum())
+    n_seeds = len(repeated.p_values)
+    n_rejected = int((np.array(repeated.p_values) <= ALPHA).sum())
     if case.is_right:
         limit = most_rejections(n_seeds)
         verdict = "pass" if n_rejected <= limit else "FAIL"
@@ -136,10 +136,10 @@ def repeat_row(case: Case, p_values: Sequence[float], n_tokens: int) -> Row:
         level="c" if case.is_right else "d",
         what=f"{case.label}, real contexts",
         test=f"rejected of {n_seeds} seeds",
-        n=n_tokens,
+        n=repeated.n_tokens,
         statistic=n_rejected,
-        p_value=float(np.median(p_values)),
+        p_value=float(np.median(repeated.p_values)),
         threshold=limit,
-        detects_tv=detectable_tv(n_tokens),
+        detects_tv=detectable_tv(repeated.n_tokens),
         verdict=verdict,
     )

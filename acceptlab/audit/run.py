@@ -8,7 +8,7 @@ long is kept in a folder, so that a repeated command goes on where it stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ import pandas as pd
 
 from acceptlab.audit.contexts import Contexts, collect_contexts, load_contexts, save_contexts
 from acceptlab.audit.identity import greedy_identity
-from acceptlab.audit.kept import KeptNumbers
+from acceptlab.audit.kept import KeptResult
 from acceptlab.audit.plain import PlainPair
 from acceptlab.audit.progress import Show, part
-from acceptlab.audit.repeat import all_cases, false_alarm, p_values
+from acceptlab.audit.repeat import Repeated, all_cases, false_alarm, most_rejections, repeat
 from acceptlab.audit.rows import Row, exact_rows, identity_rows, judged, repeat_row, to_frame
 from acceptlab.audit.suite import check_contexts, check_controls, check_texts, check_trees
 from acceptlab.audit.texts import (
@@ -60,7 +60,8 @@ class AuditRequest:
     n_tokens: int = 9200
     n_contexts: int = 500
     n_seeds: int = 20
-    n_draws: int = 40
+    n_draws: int = 160
+    n_chain_draws: int = 40
     top_k: int = 0
     """Tokens of every context at which verifiers are drawn again; 0 for the full vocabulary."""
     n_identity: int = 8
@@ -74,10 +75,11 @@ def quick(request: AuditRequest) -> AuditRequest:
     """The same audit with little evidence: enough to find a gross fault within a minute."""
     return replace(
         request,
-        n_tokens=min(request.n_tokens, 120),
+        n_tokens=min(request.n_tokens, 100),
         n_contexts=min(request.n_contexts, 64),
         n_seeds=min(request.n_seeds, 5),
-        n_draws=320,
+        n_draws=1000,
+        n_chain_draws=40,
         top_k=256,
         n_identity=1,
         max_new_tokens=24,
@@ -244,24 +246,32 @@ def _repeat(contexts: Contexts, request: AuditRequest, show: Show) -> list[Row]:
     """Verifiers drawn again, right ones and controls; what is done is kept by case."""
     cases = all_cases()
     seeds = [request.seed + offset for offset in range(request.n_seeds)]
-    n_tokens = contexts.n_contexts * request.n_draws
-    how = {"seeds": seeds, "n_draws": request.n_draws, "top_k": request.top_k, "n": contexts.n_contexts}
+    how = {
+        "seeds": seeds,
+        "n_draws": request.n_draws,
+        "n_chain_draws": request.n_chain_draws,
+        "top_k": request.top_k,
+        "n_contexts": contexts.n_contexts,
+    }
     rows = []
     with part(show, "contexts drawn", len(cases) * contexts.n_contexts) as update:
         for done, case in enumerate(cases):
-            kept = KeptNumbers(request.folder / "redrawn", case.label)
+            kept = KeptResult(request.folder / "redrawn", case.label)
             found = kept.get(how)
             if found is None:
-                found = p_values(
+                result = repeat(
                     case,
                     contexts,
                     seeds=seeds,
                     n_draws=request.n_draws,
+                    n_chain_draws=request.n_chain_draws,
                     top_k=request.top_k,
                     on_context=partial(_further, update, done * contexts.n_contexts),
                 )
-                kept.put(how, found)
-            rows.append(repeat_row(case, found, n_tokens))
+                kept.put(how, asdict(result))
+            else:
+                result = Repeated(tuple(found["p_values"]), found["n_tokens"])
+            rows.append(repeat_row(case, result))
             update((done + 1) * contexts.n_contexts)
     return rows
 
@@ -278,9 +288,10 @@ def _notes(request: AuditRequest, rows: Sequence[Row], pair: Any, contexts: Cont
         "a, b: largest difference from the target's law over all cases, right up to rounding",
         f"c: {n_judged} tests judged together at {ALPHA:g} (Holm); detects_tv is the smallest total-variation "
         f"fault that the test catches with {POWER:.0%} power, whatever its shape",
-        f"c, d on real contexts: {contexts.n_contexts} contexts, {request.n_draws} draws each a seed, p is the "
-        f"median over the seeds; all {n_right} right verifiers stay within their limit with probability "
-        f"{1 - chance:.3f}",
+        f"c, d on real contexts: {contexts.n_contexts} contexts, {request.n_draws} draws each a seed on "
+        "average, more where siblings matter; p is the median over the seeds",
+        f"right verifiers may be rejected in {most_rejections(request.n_seeds)} of {request.n_seeds} seeds: by "
+        f"chance one of the {n_right} exceeds that in {chance:.1%} of all audits",
     ]
     if request.top_k:
         notes.append(f"verifiers were drawn again among the {request.top_k} most probable tokens only")
