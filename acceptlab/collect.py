@@ -169,7 +169,7 @@ def _node_rows(step: Step) -> dict[str, Any]:
     return {
         "step": np.full(tree.n_nodes, step.index),
         "node": np.arange(tree.n_nodes),
-        "parent": np.asarray(tree.parents),
+        "parent": np.asarray(tree.parents, dtype=np.int64),  # an empty tree has no type of its own
         "depth": tree.depths,
         "child_rank": tree.child_ranks,
         "position": step.context_len - 1 + tree.depths,
