@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from acceptlab.audit.plain import PlainPair
 from acceptlab.audit.rows import exact_rows, identity_rows, judged, to_frame
 from acceptlab.audit.run import AuditRequest, losslessness, quick
-from acceptlab.audit.suite import ExactCheck
+from acceptlab.audit.suite import ExactCheck, check_contexts, check_texts, check_trees
 from acceptlab.audit.uniformity import Outcome
 from acceptlab.cli import run
 from acceptlab.errors import UsageError
@@ -60,12 +61,20 @@ def small(folder: Path) -> AuditRequest:
     )
 
 
-def test_a_whole_audit_and_its_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _few_enumerations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enumerate little here: `tests/verify` does it in full."""
+    monkeypatch.setattr("acceptlab.audit.run.check_contexts", partial(check_contexts, (2,)))
+    monkeypatch.setattr("acceptlab.audit.run.check_trees", partial(check_trees, (2,)))
+    monkeypatch.setattr("acceptlab.audit.run.check_texts", partial(check_texts, 1))
+
+
+@pytest.mark.usefixtures("_few_enumerations")
+def test_a_whole_audit_and_its_repetition(tmp_path: Path) -> None:
     request, show = small(tmp_path), Quiet()
     result = losslessness(request, show)
-    assert show.parts == [
-        name for what in ("tokens", "greedy texts", "contexts", "contexts drawn") for name in (what, "stop")
-    ]
+    parts = ("tokens", "greedy texts", "contexts", "contexts drawn")
+    assert show.parts == [name for part in parts for name in (part, "stop")]
     frame = result.frame
     assert {"level", "what", "statistic", "dof", "p_value", "threshold", "verdict"} <= set(frame.columns)
     assert set(frame["level"]) == {"a", "b", "c", "d"}
@@ -129,6 +138,7 @@ def test_quick_asks_for_less() -> None:
     assert short.top_k > 0 == full.top_k
 
 
+@pytest.mark.usefixtures("_few_enumerations")
 def test_exit_code_says_whether_all_checks_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_pair(tmp_path)
     options = {"--n-tokens": 100, "--n-contexts": 8, "--seeds": 2, "--draws": 14, "--max-new-tokens": 25}
