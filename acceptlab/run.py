@@ -21,7 +21,8 @@ from acceptlab.prompts.rows import TextMode
 from acceptlab.rules import Rule, parse_rule
 from acceptlab.store import RunWriter, open_run
 from acceptlab.store.manifest import has_manifest
-from acceptlab.tree import TreeShape
+from acceptlab.tree import TreeShape, parse_tree
+from acceptlab.warping import Warp
 
 if TYPE_CHECKING:
     from acceptlab.collect import Progress
@@ -118,12 +119,10 @@ def plan(request: Request) -> Plan:
     Raises:
         UsageError: an unknown name, an unreadable file, or a pairing that would bias the output.
     """
-    from acceptlab.analysis.best_shape import parse_any
-    from acceptlab.pairs.load import pair_members
-    from acceptlab.sampling import Warp
+    from acceptlab.pairs.default import pair_members
 
     pair, target, draft = pair_members(request.pair, request.target, request.draft)
-    tree, rule = parse_any(request.tree), parse_rule(request.rule)
+    tree, rule = _tree(request.tree), parse_rule(request.rule)
     proposal = _proposal(request.proposal, rule)
     check_pairing(rule, tree, proposal)
     stop_entropy = _stop(request.stop, tree)
@@ -151,6 +150,14 @@ def plan(request: Request) -> Plan:
         "dtype": request.dtype,
     }
     return Plan(request, tree, rule, proposal, stop_entropy, prompts, problems, config)
+
+
+def _tree(text: str) -> TreeShape:
+    if not text.strip().startswith("dp:"):
+        return parse_tree(text)
+    from acceptlab.analysis.best_shape import parse_dp
+
+    return parse_dp(text)
 
 
 def _proposal(text: str, rule: Rule) -> ProposalKind:
@@ -206,12 +213,12 @@ def run_collection(
         UsageError: see `plan`; or the folder holds another run, or an interrupted one and `resume` is off.
         RunError: a file is damaged, the disk is full, or the models do not fit.
     """
-    from acceptlab.collect import collect
-
     planned = plan(request)
     folder = folder or runs_folder / planned.folder_name
     if _already_there(folder, planned.config, resume):
         return Finished(folder, f"already collected: {folder} is complete and was left as it is")
+    from acceptlab.collect import collect  # torch and transformers: only now is it sure that they are needed
+
     show.say(f"loading {planned.config['pair']} ...")
     pair, settings = prepare(planned)
     left_out = (f"left out: {problem}" for problem in planned.problems)
@@ -242,7 +249,6 @@ def prepare(planned: Plan) -> tuple[Pair, Settings]:
     """
     from acceptlab.engine import Settings
     from acceptlab.pairs.load import load_pair
-    from acceptlab.sampling import Warp
 
     asked = planned.request
     pair = load_pair(

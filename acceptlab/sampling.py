@@ -7,45 +7,16 @@ no proposal, and every draw from it is -1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from acceptlab.errors import RunError, UsageError
 from acceptlab.pairing import ProposalKind
-
-GREEDY_TEMPERATURE = 1e-6
-"""At or below this temperature the sampling distribution is the argmax."""
+from acceptlab.warping import Warp as Warp  # noqa: PLC0414  (part of what this module offers)
 
 NOTHING = -1
 """Stands for a candidate that the draft does not have."""
-
-
-@dataclass(frozen=True)
-class Warp:
-    """Temperature and truncation of a sampling distribution, the same for target and draft.
-
-    `temperature` 0 decodes by argmax; `top_k` None or 0 keeps all tokens; `top_p` 1 keeps all tokens.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise UsageError(f"temperature {self.temperature} is not at least 0: use 1, or 0 for argmax")
-        if self.top_k is not None and self.top_k < 0:
-            raise UsageError(f"top-k {self.top_k} is negative: use 1 or more, or 0 for all tokens")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top-p {self.top_p} is not above 0 and at most 1: use 1 to keep all tokens")
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the sampling distribution is the argmax."""
-        return self.temperature <= GREEDY_TEMPERATURE
 
 
 def warp(logits: Float[Tensor, "contexts vocab"], settings: Warp) -> Float64[Tensor, "contexts vocab"]:

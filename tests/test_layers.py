@@ -16,7 +16,7 @@ PACKAGE = Path(acceptlab.__file__).parent
 
 LAYERS = (
     {"errors", "records"},
-    {"rules", "rng"},
+    {"rules", "rng", "warping"},
     {"tree", "models"},
     {"pairing", "relaxed", "walk", "theory", "prompts"},
     {"sampling"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NEEDS_BASELINE = "needs a timed run without speculation on the same machine (acceptlab bench speedup)"
+NEEDS_BASELINE = "needs a timed run without speculation on the same machine, which a run does not hold"
 
 
 @dataclass(frozen=True)

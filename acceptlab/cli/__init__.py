@@ -62,7 +62,10 @@ def _callback(
 def build_app() -> typer.Typer:
     """Assemble the commands of all modules."""
     app = typer.Typer(
-        no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich", add_completion=False
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        add_completion=False,
     )
     app.callback()(_callback)
     for name in _COMMANDS:

@@ -40,7 +40,18 @@ def list_runs(
     place = folder or RUNS_FOLDER
     paths = find_runs(folder, sample=folder is None)
     runs = [open_run(path, strict=False) for path in paths]
-    columns = ["run", "created", "pair", "rule", "tree", "prompts", "nodes", "complete"]
+    columns = [
+        "run",
+        "created",
+        "pair",
+        "rule",
+        "tree",
+        "temperature",
+        "source",
+        "prompts",
+        "nodes",
+        "complete",
+    ]
     frame = pd.DataFrame([_list_row(run) for run in runs], columns=columns)
     notes = [] if paths else [f"no runs under '{place}': collect one with acceptlab collect --domain code"]
     notes += [
@@ -54,7 +65,7 @@ def list_runs(
 
 def _list_row(run: Run) -> tuple[Any, ...]:
     config = run.config
-    named = [config.get(name) for name in ("pair", "rule", "tree")]
+    named = [config.get(name) for name in ("pair", "rule", "tree", "temperature", "prompts")]
     counts = [run.n_rows(table) for table in ("prompts", "nodes")]
     return (str(run.path), run.manifest.get("created"), *named, *counts, run.is_complete)
 

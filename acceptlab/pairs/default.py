@@ -78,6 +78,29 @@ def named_pair(name: str) -> PairSpec:
     return PAIRS[name]
 
 
+def pair_members(name: str | None, target: str | None, draft: str | None) -> tuple[str, str, str]:
+    """Name, target and draft of a pair as asked for.
+
+    Without a target it is a named pair (the default one), whose draft may be replaced; with a target a draft
+    is needed too.
+
+    Raises:
+        UsageError: an unknown name, or a combination that says nothing or too much.
+    """
+    if target is None:
+        spec = named_pair(name or DEFAULT_PAIR)
+        if draft is None or draft == spec.draft:
+            return spec.name, spec.target, spec.draft
+        return f"{spec.name}+{draft}", spec.target, draft
+    if name is not None:
+        raise UsageError(f"--pair {name} and --target {target} exclude each other: leave one out")
+    if draft is None:
+        raise UsageError(
+            f"--target {target} needs a draft: add --draft ID, --draft self:skip=... or --draft ngram:n=3"
+        )
+    return f"{target}+{draft}", target, draft
+
+
 def converted_folder() -> Path:
     """Where the converted default target lies or will lie; the name carries the checksum of its source."""
     return cache_root() / f"{DEFAULT_PAIR}-{GGUF_SHA256[:12]}"

@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 from acceptlab.errors import RunError, UsageError
-from acceptlab.pairs.default import DEFAULT_PAIR, named_pair
+from acceptlab.pairs.default import pair_members
 from acceptlab.pairs.devices import is_out_of_memory, resolve_device, resolve_dtype
 from acceptlab.pairs.drafts import load_draft
 from acceptlab.pairs.pair import Pair, common_width, pair_from_models
 from acceptlab.pairs.source import find_source, load_model, load_tokenizer
-
-
-def pair_members(name: str | None, target: str | None, draft: str | None) -> tuple[str, str, str]:
-    """Name, target and draft of a pair as asked for.
-
-    Without a target it is a named pair (the default one), whose draft may be replaced; with a target a draft
-    is needed too.
-
-    Raises:
-        UsageError: an unknown name, or a combination that says nothing or too much.
-    """
-    if target is None:
-        spec = named_pair(name or DEFAULT_PAIR)
-        if draft is None or draft == spec.draft:
-            return spec.name, spec.target, spec.draft
-        return f"{spec.name}+{draft}", spec.target, draft
-    if name is not None:
-        raise UsageError(f"--pair {name} and --target {target} exclude each other: leave one out")
-    if draft is None:
-        raise UsageError(
-            f"--target {target} needs a draft: add --draft ID, --draft self:skip=... or --draft ngram:n=3"
-        )
-    return f"{target}+{draft}", target, draft
 
 
 def load_pair(

@@ -146,7 +146,7 @@ def test_speed_ups_are_null_with_the_reason(run: Run) -> None:
     rows = frame[frame["metric"] == "speed-up"]
     assert rows["source"].tolist() == ["Spec-Bench", "DFlash"]
     assert rows["value"].isna().all()
-    assert rows["reason"].str.contains("bench speedup").all()
+    assert rows["reason"].str.contains("without speculation").all()
 
 
 def test_every_definition_says_what_it_is(run: Run) -> None:

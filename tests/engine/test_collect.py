@@ -199,3 +199,14 @@ def test_a_dp_tree_is_made_from_an_earlier_run(home: Path, whole: Path) -> None:
     missing = run(home, "--run", "none", "--tree", "dp:nodes=4,from=nowhere", "--limit", "1")
     assert missing.returncode == 2
     assert "nowhere" in missing.stderr
+
+
+def test_a_typo_is_told_without_importing_torch() -> None:
+    code = (
+        "import sys; from acceptlab.cli import run; run(['collect', '--tree', 'chian:3']); "
+        "run(['collect', '--domain', 'poetry']); run(['collect', '--top-p', '0']); "
+        "sys.exit(' '.join(n for n in ('torch', 'transformers') if n in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("error:") == 3

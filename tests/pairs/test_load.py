@@ -10,8 +10,8 @@ import torch
 
 from acceptlab.errors import AcceptlabError, RunError, UsageError
 from acceptlab.pairs import Pair, devices, drafts, load_pair
+from acceptlab.pairs.default import pair_members
 from acceptlab.pairs.devices import check_memory, is_out_of_memory, n_weights, resolve_device, resolve_dtype
-from acceptlab.pairs.load import pair_members
 from acceptlab.pairs.ngram import NgramModel
 from tests.pairs.helpers import TEMPLATE, model_folder, word_tokenizer
 from tests.tiny import tiny_model
