@@ -32,6 +32,10 @@ MEASURES: dict[str, Callable[[Cells], Measures]] = {
 _BINARY_ONLY = frozenset({"mutual_information", "deviance_share"})
 _PERMUTED_FIRST, _PERMUTED_SECOND = (0, 3), (1, 4)
 """Places of PREDICTORS whose chance permutes the first factor, and the second."""
+_DEPTH_PLACES = (1, 2, 4)
+"""Places of PREDICTORS whose chance needs the depth to be exchangeable within steps."""
+_SELECTED = "chance: whether a node is tested follows from acceptance above it, so its depth cannot be permuted"
+"""Why tested nodes have no chance for depth: exchanged depths would mark the steps that got far."""
 
 
 def columns(by: str) -> dict[str, str]:
@@ -110,7 +114,7 @@ def _rows(
     measured: dict[str, list[dict[str, Any]]] = {}
     if reason is None:
         measured = {
-            name: _measured(sample, found, measure, resampling, n_prompts)
+            name: _measured(sample, found, measure, resampling, n_prompts, outcome == "accepted")
             for name, measure in MEASURES.items()
             if outcome != "ratio" or name not in _BINARY_ONLY
         }
@@ -130,7 +134,7 @@ def _rows(
                 **values,
                 "p_value": by_measure[0],
                 **counts,
-                "reason": why,
+                "reason": why or (_SELECTED if outcome == "accepted" and place in _DEPTH_PLACES else None),
             }
         )
     return rows
@@ -157,8 +161,12 @@ def _measured(
     measure: Callable[[Cells], Measures],
     resampling: Resampling,
     n_prompts: int,
+    is_selected: bool,
 ) -> list[dict[str, Any]]:
-    """Value, chance, excess with interval and p-value of one measure for the six predictors."""
+    """Value, chance, excess with interval and p-value of one measure for the six predictors.
+
+    `is_selected`: the outcome decided which nodes are looked at, so depth has no chance (nan).
+    """
     name = next(name for name, function in MEASURES.items() if function is measure)
     value = measure(found.cells())
     by_group, by_depth = (measure(cells) for cells in permuted(found, resampling.seed))
@@ -169,6 +177,9 @@ def _measured(
             as_large = (null[:, place] >= value[place] - 1e-12).sum()
             p_value[place] = (1 + as_large) / (1 + N_PERMUTATIONS)
     chance[2] = chance[0] - chance[1]
+    if is_selected:
+        chance[list(_DEPTH_PLACES)] = np.nan
+        p_value[list(_DEPTH_PLACES)] = np.nan
     excess = value - chance
     ends = np.full((6, 2), np.nan)
     if n_prompts >= MIN_PROMPTS:
