@@ -7,7 +7,7 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acceptlab.theory.floatforms import (
@@ -41,6 +41,7 @@ def test_entropic_excess_at_its_end() -> None:
     assert float(entropic_excess(np.array(-1.0))) == 1.0
 
 
+@settings(deadline=None)
 @given(st.floats(1e-300, 1.0), st.floats(1e-300, 1.0))
 def test_log_ratio(numerator: float, denominator: float) -> None:
     with localcontext() as context:
@@ -67,6 +68,7 @@ def test_log_ratio_of_zero_is_minus_infinity() -> None:
     assert float(log_ratio(np.array(0.0), np.array(0.5))) == -np.inf
 
 
+@settings(deadline=None)
 @given(st.floats(0.0, allow_nan=False, allow_infinity=True))
 def test_round_down_is_the_largest_float32_not_above(value: float) -> None:
     rounded = round_down_float32(np.array([value]))
