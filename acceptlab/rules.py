@@ -92,7 +92,9 @@ def parse_rule(text: str) -> Rule:
         return Rule(kind)
     parameter = _POSITIONAL[kind]
     if not rest:
-        raise UsageError(f"rule '{text}' needs a value, for example {kind}:{'2' if parameter == 'm' else '0.5'}")
+        raise UsageError(
+            f"rule '{text}' needs a value, for example {kind}:{'2' if parameter == 'm' else '0.5'}"
+        )
     value = _number(text, rest.removeprefix(f"{parameter}="))
     if parameter != "m":
         return Rule(kind, **{parameter: value})  # type: ignore[arg-type]
@@ -104,7 +106,9 @@ def parse_rule(text: str) -> Rule:
 def _keyed(text: str, rest: str) -> dict[str, str]:
     pairs = dict(part.partition("=")[::2] for part in rest.split(",") if part)
     if set(pairs) != {"eps", "delta"}:
-        raise UsageError(f"rule '{text}': write typical:eps=E,delta=D, for example typical:eps=0.09,delta=0.3")
+        raise UsageError(
+            f"rule '{text}': write typical:eps=E,delta=D, for example typical:eps=0.09,delta=0.3"
+        )
     return pairs
 
 

@@ -45,7 +45,9 @@ def losslessness(
         int, typer.Option(min=4, help="Real contexts at which all rules and controls are drawn again.")
     ] = 500,
     seeds: Annotated[int, typer.Option(min=1, help="How often each of them is tested there.")] = 20,
-    draws: Annotated[int, typer.Option(min=1, help="Draws of a context in each of these tests, on average.")] = 160,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Draws of a context in each of these tests, on average.")
+    ] = 160,
     max_new_tokens: Annotated[int, typer.Option(min=4, help="Longest text, in tokens.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
     run_folder: Annotated[
