@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
 from acceptlab.errors import UsageError
 from acceptlab.queries import By, labels
 from acceptlab.resampling import DEFAULT, Resampling, Totals
-from acceptlab.stats import Estimate, bootstrap, ratio, ratio_of_sums
+from acceptlab.stats import Estimate, bootstrap, ratio
 from acceptlab.store import Run
 
 N_BINS = 10
@@ -130,18 +130,11 @@ def _select(
 
 
 def _rows(key: dict[str, Any], sums: _Sums, resampling: Resampling) -> list[dict[str, Any]]:
-    n, confidence, label, _ = sums.bins
-    known = np.flatnonzero(n.sum(axis=0) > 0)
     blank = {name: Estimate(None, None, None, 0, 0, str(resampling)) for name in _QUANTITIES}
-    whole = {name: blank[name] for name in _QUANTITIES} | _summary(sums, resampling)
+    known = np.flatnonzero(sums.bins[0].sum(axis=0) > 0)
+    whole, by_bin = _estimates(sums, known, resampling)
     rows = [_row({**key, "bin": None}, whole)]
-    by_bin = [
-        ratio_of_sums(values[:, known], n[:, known], resampling, undefined=_NOTHING)
-        for values in (confidence, label)
-    ]
-    gaps = ratio_of_sums((confidence - label)[:, known], n[:, known], resampling, undefined=_NOTHING)
-    for place, number in enumerate(known):
-        found = {"confidence": by_bin[0][place], "rate": by_bin[1][place], "overconfidence": gaps[place]}
+    for number, found in zip(known, by_bin, strict=True):
         rows.append(_row({**key, "bin": int(number)}, blank | found))
     return rows
 
@@ -150,25 +143,33 @@ def _row(key: dict[str, Any], found: dict[str, Estimate]) -> dict[str, Any]:
     return put(key, found, n_nodes=found["rate"].n, n_prompts=found["rate"].n_prompts)
 
 
-def _summary(sums: _Sums, resampling: Resampling) -> dict[str, Estimate]:
+def _estimates(
+    sums: _Sums, known: Int[np.ndarray, " bins"], resampling: Resampling
+) -> tuple[dict[str, Estimate], list[dict[str, Estimate]]]:
+    """The six quantities of all nodes, and the first three of every known bin, resampled in one go."""
     n, confidence, label, error = sums.bins
-    counts = n.sum(axis=1)
-    names = ("confidence", "rate", "overconfidence", "brier")
-    numerators = [values.sum(axis=1) for values in (confidence, label, confidence - label, error)]
-    means = ratio_of_sums(
-        np.stack(numerators, axis=1), np.stack([counts] * 4, axis=1), resampling, undefined=_NOTHING
+    parts = [n, confidence, label, error.sum(axis=1, keepdims=True)]
+    parts += [] if sums.levels is None else list(sums.levels)
+    edges = np.cumsum([part.shape[1] for part in parts])[:-1]
+
+    def statistic(totals: Totals) -> Totals:
+        n, confidence, label, error, *levels = np.split(totals, edges, axis=1)
+        gap, everything = confidence - label, n.sum(axis=1, keepdims=True)
+        whole = [ratio(values.sum(axis=1, keepdims=True), everything) for values in (confidence, label, gap)]
+        whole += [expected_error(np.hstack([gap, everything])), ratio(error, everything)]
+        whole += [area_under_curve(np.hstack(levels)) if levels else np.full_like(everything, np.nan)]
+        by_bin = [ratio(values[:, known], n[:, known]) for values in (confidence, label, gap)]
+        return np.hstack([*whole, *by_bin])
+
+    no_curve = _NO_CURVE if sums.levels is None else "the outcome is the same in all nodes"
+    reasons = [*[_NOTHING] * 5, no_curve, *[_NOTHING] * (3 * len(known))]
+    counts = np.hstack([np.repeat(n.sum(axis=1, keepdims=True), 6, axis=1), *[n[:, known]] * 3])
+    found = bootstrap(np.hstack(parts), statistic, counts, resampling, undefined=reasons)
+    by_bin = np.array(found[6:], dtype=object).reshape(3, len(known)).T
+    return (
+        dict(zip(_QUANTITIES, found, strict=False)),
+        [dict(zip(_QUANTITIES, row, strict=False)) for row in by_bin],
     )
-    found = dict(zip(names, means, strict=True))
-    gaps = np.hstack([confidence - label, counts[:, None]])
-    found["ece"] = bootstrap(gaps, expected_error, counts[:, None], resampling, undefined=_NOTHING)[0]
-    if sums.levels is None:
-        reason = _NO_CURVE
-        found["auroc"] = Estimate(None, None, None, int(counts.sum()), 0, str(resampling), reason)
-        return found
-    both = np.hstack(list(sums.levels))
-    undefined = "the outcome is the same in all nodes"
-    found["auroc"] = bootstrap(both, area_under_curve, counts[:, None], resampling, undefined=undefined)[0]
-    return found
 
 
 def expected_error(totals: Totals) -> Totals:

@@ -54,7 +54,7 @@ def figure_predictors(frame: pd.DataFrame, caption: str = "") -> Figure:
         legend_above(figure, panels[0])
         style.add_caption(
             figure,
-            f"{caption} Bars are 95% intervals. Among tested nodes depth can fall below 0: which depths a step tests "
-            "depends on what it accepted.",
+            f"{caption} Bars are 95% intervals. Among tested nodes depth has no chance to compare with: which depths "
+            "a step tests depends on what it accepted.",
         )
         return figure

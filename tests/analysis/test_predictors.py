@@ -274,3 +274,15 @@ def test_what_cannot_be_compared_is_null_with_a_reason(tmp_path: Path) -> None:
         assert len(table.frame) == 18
         assert rows["explained_variance"].isna().all()
         assert rows["reason"].str.contains(words).all(), (words, rows["reason"].iloc[0])
+
+
+def test_tested_nodes_have_no_chance_for_depth(tree_run: Run) -> None:
+    frame = predictors([tree_run], resampling=FAST).frame
+    rows = frame[frame["outcome"] == "accepted"].set_index("predictor")
+    for predictor in ("depth", "domain less depth", "depth given domain"):
+        row = rows.loc[predictor]
+        assert np.isfinite(row["explained_variance"])
+        assert row[["explained_variance_chance", "explained_variance_excess", "p_value"]].isna().all()
+        assert "cannot be permuted" in row["reason"]
+    assert np.isfinite(rows.loc["domain", "explained_variance_excess"])
+    assert rows.loc["domain", "reason"] is None
