@@ -34,7 +34,9 @@ _PERMUTED_FIRST, _PERMUTED_SECOND = (0, 3), (1, 4)
 """Places of PREDICTORS whose chance permutes the first factor, and the second."""
 _DEPTH_PLACES = (1, 2, 4)
 """Places of PREDICTORS whose chance needs the depth to be exchangeable within steps."""
-_SELECTED = "chance: whether a node is tested follows from acceptance above it, so its depth cannot be permuted"
+_SELECTED = (
+    "chance: whether a node is tested follows from acceptance above it, so its depth cannot be permuted"
+)
 """Why tested nodes have no chance for depth: exchanged depths would mark the steps that got far."""
 
 
