@@ -93,7 +93,7 @@ def measured_trees(table: AcceptanceTable, n_nodes: int, max_depth: int | None =
     """The best tree for every budget from 1 to `n_nodes`, as far as the measured depths and ranks reach.
 
     What was never measured counts as never accepted. A tree that takes such a place gains nothing by it, so the best
-    tree of one node less, with a measured place more, is as good.
+    tree of one node less, with any measured place more, is as good.
     """
     if table.n_offered.sum() == 0:
         return []
@@ -110,17 +110,12 @@ def measured_trees(table: AcceptanceTable, n_nodes: int, max_depth: int | None =
 
 
 def _extended(table: AcceptanceTable, tree: Tree, max_depth: int | None) -> Tree | None:
-    """The tree with one measured place more, the most probable one; None where there is none left."""
-    rates, free = np.nan_to_num(table.rates), {}
-    reach = np.ones(tree.n_nodes + 1)
+    """The tree with one measured place more, worth nothing like all that are left; None where there is none."""
     for row in range(tree.n_nodes + 1):
-        depth = int(tree.depths[row - 1]) if row else 0
-        if row:
-            reach[row] = reach[tree.parent_rows[row - 1]] * rates[depth - 1, tree.child_ranks[row - 1]]
         larger = Tree((*tree.parents, row - 1))
         if table.covers(larger) and larger.depth <= (max_depth or larger.depth):
-            free[row] = reach[row] * rates[depth, int(tree.n_children[row])]
-    return Tree((*tree.parents, max(free, key=lambda row: free[row]) - 1)) if free else None
+            return larger
+    return None
 
 
 def tree_from_run(run: Run, nodes: int) -> TreeShape:
