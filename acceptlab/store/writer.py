@@ -229,9 +229,8 @@ class RunWriter:
         """Put one part in the place of several; the manifest changes before the old files go."""
         joined = join_parts(self.folder, name, entries, self._next_number(), compression)
         parts = self.manifest["parts"]
-        kept = [entry for entry in parts[name] if entry not in entries]
-        kept.insert(parts[name].index(entries[0]), joined)
-        self._commit(parts={**parts, name: kept})
+        kept = [entry for entry in parts[name] if entry not in entries]  # earlier rows, of higher levels
+        self._commit(parts={**parts, name: [*kept, joined]})
         for entry in entries:
             (self.folder / entry["file"]).unlink(missing_ok=True)
 

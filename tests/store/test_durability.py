@@ -16,6 +16,7 @@ from acceptlab.errors import RunError
 from acceptlab.records import TABLES
 from acceptlab.store import RunWriter, open_run, parts
 from acceptlab.store.check import check_run
+from acceptlab.store.manifest import sha256_file
 from tests.store.helpers import FIELDS, frames, prompt_tables, write_run
 from tests.store.killed_writer import POINTS
 
@@ -105,13 +106,25 @@ def test_no_space_for_joined_parts_keeps_the_small_ones(
     assert open_run(tmp_path / "run").is_complete
 
 
-def test_another_write_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = write_run(tmp_path / "run", 1, finish=False)
+def test_another_write_error_names_the_file_and_leaves_nothing_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    writer = write_run(folder, 1, finish=False)
+    n_calls = 0
 
     def broken(path: Path) -> str:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 3:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return sha256_file(path)
 
     monkeypatch.setattr(parts, "sha256_file", broken)
-    with pytest.raises(RunError, match=r"cannot write '.*part-000002\.parquet': Input/output error"):
+    with pytest.raises(RunError, match=r"cannot write '.*steps/part-000002\.parquet': Input/output error"):
         writer.write(prompt_tables(1))
-    assert open_run(tmp_path / "run").n_rows("prompts") == 1
+    monkeypatch.undo()
+    assert open_run(folder).n_rows("prompts") == 1
+    assert len(list(folder.rglob("*.parquet"))) == len(TABLES) + 2  # two parts that no manifest lists
+    writer.finish(compression=3)
+    assert len(list(folder.rglob("*.parquet"))) == len(TABLES)
