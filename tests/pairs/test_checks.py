@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,7 +216,19 @@ def test_a_pair_tells_the_smaller_window_of_its_models() -> None:
     assert pair.window_limit == 4
 
 
-def test_evaluation_mode_and_reruns(tmp_path: Path) -> None:
+def test_both_models_of_a_pair_are_probed_unless_the_window_is_too_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probed: list[str] = []
+    monkeypatch.setattr("acceptlab.pairs.pair.probe", lambda cached, model, name: probed.append(name))
+    llama, narrow = tiny_model("llama", vocab_size=60), tiny_model("mistral", vocab_size=60, sliding_window=8)
+    pair_from_models(word_tokenizer(60), llama, tiny_model("gpt2", vocab_size=60))
+    assert sorted(probed) == ["GPT2LMHeadModel", "LlamaForCausalLM"]
+    pair_from_models(word_tokenizer(60), llama, narrow)
+    assert probed[2:] == ["LlamaForCausalLM"]
+
+
+def test_evaluation_mode_and_reruns() -> None:
     config = tiny_config("gpt2", vocab_size=60, attn_pdrop=0.5, resid_pdrop=0.5, embd_pdrop=0.5)
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.train()

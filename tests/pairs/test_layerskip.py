@@ -65,6 +65,21 @@ def test_the_target_is_left_as_it_was_and_no_weight_is_held_twice() -> None:
     assert draft.num_parameters() < target.num_parameters()
 
 
+def test_what_is_attached_to_the_draft_does_not_reach_the_target() -> None:
+    target = deep_model("llama", 4)
+    draft = skip_layers(target, {1})
+    seen: list[str] = []
+    draft.model.norm.register_forward_hook(lambda *_: seen.append("norm"))
+    draft.model.layers[0].register_buffer("extra", torch.zeros(1))
+    draft.lm_head.weight = torch.nn.Parameter(torch.zeros_like(draft.lm_head.weight))
+    with torch.inference_mode():
+        assert float(target(TOKENS).logits.abs().max()) > 0
+        assert seen == []
+        assert float(draft(TOKENS).logits.abs().max()) == 0
+    assert seen == ["norm"]
+    assert "extra" not in dict(target.model.layers[0].named_buffers())
+
+
 def test_layer_types_follow_the_layers_left() -> None:
     types = ["full_attention", "sliding_attention", "full_attention", "full_attention"]
     target = deep_model("qwen2", 4, layer_types=types, use_sliding_window=True, sliding_window=16)

@@ -87,6 +87,15 @@ def test_branches_of_a_tree_see_only_their_own_path() -> None:
     assert torch.equal(following[0], run(fresh, [1, 2, 3, 1, 4, 5, 1, 4, 5, 1]))
 
 
+def test_the_text_of_a_row_is_ordered_by_position_not_by_slot() -> None:
+    model = NgramModel(2, VOCAB)
+    model.prefill(torch.tensor([1, 2, 3, 1]))
+    model.keep(torch.tensor([3, 0, 2, 1]))
+    row = model.forward(torch.tensor([2]), torch.tensor([4]), torch.ones((1, 5), dtype=torch.bool))[0]
+    assert torch.equal(row, run(NgramModel(2, VOCAB), [1, 2, 3, 1, 2]))
+    assert int(row.argmax()) == 3
+
+
 @pytest.mark.parametrize("n", [0, -1, 17])
 def test_a_length_out_of_range_is_refused(n: int) -> None:
     with pytest.raises(UsageError, match=f"n={n}"):

@@ -9,6 +9,7 @@ import torch
 
 from acceptlab.errors import UsageError
 from acceptlab.pairs.cached import CachedModel
+from acceptlab.pairs.ngram import NgramModel
 from acceptlab.pairs.pair import pair_from_models
 from acceptlab.pairs.vocab import PaddedModel, Vocabulary, check_tokenizers, vocabulary_of
 from tests.pairs.helpers import word_tokenizer, words
@@ -67,6 +68,19 @@ def test_a_model_without_mass_on_padding_says_nothing(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING, logger="acceptlab"):
         last_row(padded)
     assert padded.masked_prob < 1e-6
+    assert not caplog.records
+
+
+def test_a_mass_below_the_reporting_level_is_kept_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    inner = NgramModel(1, 4)
+    share = 5e-7
+    row = torch.tensor([[1 - share, 0.0, 0.0, share]]).log()
+    inner.forward = lambda *_: row  # type: ignore[method-assign]
+    padded = PaddedModel(inner, Vocabulary(3, ()))
+    with caplog.at_level(logging.WARNING, logger="acceptlab"):
+        last_row(padded)
+    # float32
+    assert padded.masked_prob == pytest.approx(share, rel=1e-5)
     assert not caplog.records
 
 
