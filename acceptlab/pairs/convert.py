@@ -21,10 +21,7 @@ def load_dense_gguf(path: Path, dtype: torch.dtype, **options: Any) -> PreTraine
         options["quantization_config"] = GgufConfig(dequantize=True)
     except ImportError:  # older releases know no packed GGUF weights and always unpack
         pass
-    model = AutoModelForCausalLM.from_pretrained(
-        str(path.parent), gguf_file=path.name, dtype=dtype, **options
-    )
-    return _without_quantization(model)
+    return AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=dtype, **options)
 
 
 def load_gguf_tokenizer(path: Path) -> Any:
@@ -60,11 +57,3 @@ def no_bars() -> Iterator[None]:
     finally:
         if was_on:
             transformers_logging.enable_progress_bar()
-
-
-def _without_quantization(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, no longer marked as quantized: its weights are dense, and a marked one cannot be saved."""
-    for owner, attribute in ((model.config, "quantization_config"), (model, "hf_quantizer")):
-        if hasattr(owner, attribute):
-            delattr(owner, attribute)
-    return model
