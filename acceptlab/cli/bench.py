@@ -35,7 +35,7 @@ def collector(
 
     Example:  acceptlab bench collector --limit 1
     """
-    from acceptlab.bench import collector_split
+    from acceptlab.bench.collector import collector_split
     from acceptlab.run import Request, plan, prepare
 
     request = Request(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from acceptlab.audit.identity import greedy_identity
-from acceptlab.bench import collector_split
+from acceptlab.bench.collector import collector_split
 from acceptlab.engine import decode
 from acceptlab.pairs import Pair, load_pair
 from acceptlab.prompts import load_prompts
