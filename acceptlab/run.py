@@ -306,6 +306,7 @@ def manifest_fields(planned: Plan, pair: Pair) -> dict[str, Any]:
         "models": described["models"],
         "notes": pair.notes,
         "tokenizer_sha256": described["tokenizer_sha256"],
+        "eos_ids": sorted(pair.eos_ids),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
 

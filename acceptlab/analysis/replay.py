@@ -11,7 +11,7 @@ from jaxtyping import Float
 from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
 from acceptlab.analysis.best_shape import parse_any
 from acceptlab.analysis.replay_batches import BATCH_NODES, SUMS, Replay, batches
-from acceptlab.analysis.replay_plan import Candidate, Recorded, candidate, recorded
+from acceptlab.analysis.replay_plan import Candidate, EndTokens, Recorded, candidate, end_tokens, recorded
 from acceptlab.queries import By, trees
 from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.rules import parse_rule
@@ -77,13 +77,13 @@ def replay(
         for shape in shapes or [None]
     ]
     with open_sample(runs, by) as sample:
-        end_tokens = trees.end_tokens(sample.connection)
+        ends = end_tokens(runs, trees.end_tokens(sample.connection))
         replays = [Replay(one, made) for one in wanted]
-        for batch in batches(sample, made, wanted, end_tokens, batch_nodes):
+        for batch in batches(sample, made, wanted, ends.token_ids, batch_nodes):
             for one in replays:
                 one.add(batch)
         rows = [row for one in replays for row in _rows(sample, one, by, resampling)]
-        notes = [*sample.notes, *_notes(made, wanted, end_tokens, rows)]
+        notes = [*sample.notes, *_notes(made, wanted, ends, rows)]
     counts = counted({"prompts": rows[-1]["n_prompts"], "drafted steps": rows[-1]["n_steps"]})
     return AnalysisTable(
         name="replay",
@@ -138,14 +138,13 @@ def _statistic(totals: Totals) -> Totals:
 
 
 def _notes(
-    made: Recorded, wanted: Sequence[Candidate], end_tokens: frozenset[int], rows: Sequence[dict[str, Any]]
+    made: Recorded, wanted: Sequence[Candidate], ends: EndTokens, rows: Sequence[dict[str, Any]]
 ) -> list[str]:
     notes = [
         "a counterfactual at the same roots: another rule or tree would have committed other tokens and so "
         "stopped at other roots; run it to know its own mean"
     ]
-    ends = ", ".join(map(str, sorted(end_tokens))) or "none"
-    notes.append(f"nothing is accepted below a token that ended a text of the run (ids: {ends})")
+    notes.append(ends.note)
     if not made.unwarped and any(row["undecided"] for row in rows):
         notes.append(
             "the sampling distribution is warped, so model probabilities come from the stored lists of the 32 most "

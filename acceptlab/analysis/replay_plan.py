@@ -57,6 +57,36 @@ class Candidate:
         return f"rule {self.rule} on tree {self.text}"
 
 
+@dataclass(frozen=True)
+class EndTokens:
+    """Tokens that end a text, and where that is known from, for the reader of a table."""
+
+    token_ids: frozenset[int]
+    note: str
+
+
+def end_tokens(runs: Sequence[Run], seen: frozenset[int]) -> EndTokens:
+    """The tokens that end a text, from the manifests of the runs.
+
+    Args:
+        runs: opened runs.
+        seen: tokens that ended a text of these runs; they stand in where a manifest does not name them, as in runs
+            written before manifests did.
+    """
+    named = [run.manifest.get("eos_ids") for run in runs]
+    silent = [str(run.path) for run, ids in zip(runs, named, strict=True) if ids is None]
+    known = frozenset(int(token_id) for ids in named if ids is not None for token_id in ids)
+    token_ids = known | seen if silent else known
+    listed = ", ".join(map(str, sorted(token_ids))) or "none"
+    if not silent:
+        return EndTokens(token_ids, f"nothing is accepted below a token that ends a text (ids: {listed})")
+    return EndTokens(
+        token_ids,
+        f"nothing is accepted below a token that ended a text of the runs (ids: {listed}); "
+        f"{', '.join(silent)} does not say which tokens end a text, so others may be missing",
+    )
+
+
 def recorded(runs: Sequence[Run]) -> Recorded:
     """The configuration that the runs share.
 

@@ -53,6 +53,7 @@ _MANIFEST = """\
 | `complete` | Whether all prompts are there. |
 | `config` | {config}, and what else the collector was told. |
 | `models`, `tokenizer_sha256` | Identifiers and file hashes. |
+| `eos_ids` | Tokens that end a text; missing or null where they are not known, as in older runs. |
 | `packages`, `git_commit`, `git_dirty`, `machine` | Where the rows were made. |
 | `command` | The command line. |
 | `parts` | By table, every part: file, rows, bytes, sha256, level (how often joined), compression (level of zstd). |

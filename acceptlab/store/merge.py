@@ -123,7 +123,7 @@ def _fields(runs: Sequence[Run]) -> dict[str, Any]:
     config = {name: _shared([run.config.get(name) for run in runs]) for name in names}
     domains = {domain for run in runs for domain in run.config.get("domains") or []}
     config["domains"] = sorted(domains)
-    shared = ("models", "tokenizer_sha256", "packages", "git_commit", "git_dirty", "machine")
+    shared = ("models", "tokenizer_sha256", "eos_ids", "packages", "git_commit", "git_dirty", "machine")
     fields = {name: _shared([run.manifest.get(name) for run in runs]) for name in shared}
     fields["machine"] = fields["machine"] or {}
     sources = [source for run in runs for source in _sources(run)]

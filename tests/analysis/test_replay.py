@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shutil
 from collections import defaultdict
 from dataclasses import replace as changed
 from pathlib import Path
@@ -289,3 +291,30 @@ def test_a_tree_file_that_is_gone_is_checked_against_the_records(tmp_path: Path)
 def test_runs_of_different_rules_are_not_pooled(runs: dict[tuple[str, str], Run]) -> None:
     with pytest.raises(UsageError, match="differ in rule"):
         replay([runs[RUNS[0]], runs[RUNS[1]]], resampling=FAST)
+
+
+def test_end_tokens_come_from_the_manifest_even_if_no_text_ended_with_them(
+    runs: dict[tuple[str, str], Run], tmp_path: Path
+) -> None:
+    run = runs["greedy", "kary:depth=3,branch=2"]
+    rows = run.read("nodes").to_pandas().sort_values(["prompt_id", "step", "node"])
+    taken = rows[rows.outcome == "accepted"]
+    inner = taken[taken.depth == 1]
+    token = int(inner.token_id[inner.token_id != EOS].mode()[0])
+    folder = tmp_path / "named"
+    shutil.copytree(run.path, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"eos_ids": [EOS, token]}))
+    named = open_run(folder)
+    wanted = 0
+    for _, path in taken.groupby(["prompt_id", "step"]):
+        ids = path.sort_values("depth").token_id.tolist()
+        wanted += ids.index(token) + 1 if token in ids else len(ids)
+    assert wanted < len(taken)
+    tables = {run.path: replay([run], resampling=FAST, rules=["additive:0"]) for run in (run, named)}
+    found = {path: table.frame.iloc[-1] for path, table in tables.items()}
+    assert found[folder]["replay_len"] * found[folder]["n_steps"] == pytest.approx(wanted)
+    assert found[run.path]["replay_len"] * found[run.path]["n_steps"] == pytest.approx(len(taken))
+    assert any(f"(ids: {EOS}, {token})" in note for note in tables[folder].notes)
+    assert any("does not say which tokens end a text" in note for note in tables[run.path].notes)
+    assert not any("does not say" in note for note in tables[folder].notes)

@@ -170,6 +170,7 @@ def test_steps_cut_by_entropy_keep_what_they_have(collect: Collect) -> None:
 
 def test_the_command_prints_a_table_and_draws(collect: Collect, tmp_path: Path) -> None:
     run = collect("greedy", KARY)
+    assert run.manifest["eos_ids"] == [2]  # </s> of the pair
     figure = tmp_path / "replay.svg"
     out, err = io.StringIO(), io.StringIO()
     words = ["analyze", "replay", str(run.path), "--rule", "additive:0.1", "--tree", "branches:2,1"]
