@@ -22,6 +22,9 @@ def command(
         str | None, typer.Option(help="Another loss than the file's (ce, kl, real, dpal, ...).")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Another number of steps.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Train for so many minutes instead of a number of steps.")
+    ] = None,
     stage: Annotated[
         str | None,
         typer.Option(help="supervised, or grpo to reinforce the --init drafter by its own rollouts."),
@@ -47,6 +50,7 @@ def command(
         "init": None if init is None else str(init),
         "loss": loss,
         "steps": steps,
+        "minutes": minutes,
         "stage": stage,
         "seed": seed,
     }

@@ -167,6 +167,11 @@ def objective(name: str, scores: Scores, options: LossOptions | None = None) -> 
     return loss + options.aux_weight * _auxiliary(scores, options) if name in ("real", "dblast") else loss
 
 
+def reads_target(name: str, options: LossOptions) -> bool:
+    """Whether the loss looks at the target's distributions at all, or at its tokens only."""
+    return name != "ce" and (name != "dpace" or options.base not in (None, "ce"))
+
+
 def check_objective(name: str, options: LossOptions) -> None:
     """Refuse what cannot be trained with.
 

@@ -22,7 +22,9 @@ class TrainSettings:
     `score` are folders of other trajectories, on which the best drafter is measured by domain at the end. The
     stage "grpo" reinforces the drafter of `init` with its own rollouts instead of the loss. With `recut`
     such a drafter's output vocabulary is chosen again from the present text; with `learn_prompts` the
-    user's turns are trained on as well, which only losses of single positions allow.
+    user's turns are trained on as well, which only losses of single positions allow. `minutes` above 0
+    replace `steps`: the run ends after so much training time, and the learning rate follows that clock;
+    held-out measures and interruptions do not count.
     """
 
     target: str
@@ -39,6 +41,7 @@ class TrainSettings:
     layers: tuple[int, ...] = (0, -1)
     n_kept: int = 8192
     steps: int = 500
+    minutes: float = 0.0
     batch_tokens: int = 1800
     gamma: int = 8
     learning_rate: float = 1e-3
@@ -57,6 +60,8 @@ class TrainSettings:
         for name in ("steps", "batch_tokens", "gamma", "report_every", "held_out_items", "n_kept"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not self.minutes >= 0:
+            raise UsageError(f"minutes is {self.minutes}: write 0 to train by steps, or a positive number")
         if not self.learning_rate > 0:
             raise UsageError(f"learning_rate is {self.learning_rate}: it must be above 0")
         if self.learn_prompts and (self.loss not in LOCAL or self.loss == "ce"):

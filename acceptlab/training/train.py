@@ -8,7 +8,6 @@ so far) and `last/`.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -30,22 +29,14 @@ from acceptlab.training.corpus import Batch, Example, draw_batches, learn_prompt
 from acceptlab.training.diagnostics import gradient_variance, rollout_length
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.grpo_stage import GrpoStage
-from acceptlab.training.losses import Scores, objective
+from acceptlab.training.losses import Scores, objective, reads_target
+from acceptlab.training.schedule import is_over, learning_rate
 from acceptlab.training.settings import TrainSettings
 
 _CHECKPOINT = "checkpoint.pt"
 _SAMPLE_TOKENS = 12_000
 _SMOOTHING = 1e-7
 """Added to the mean target distribution, so that ids never seen still share in the rest class."""
-
-
-def learning_rate(step: int, settings: TrainSettings) -> float:
-    """Linear warm-up, then a cosine down to `final_share` of the peak at the last step."""
-    if step < settings.warmup_steps:
-        return settings.learning_rate * (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-    return settings.learning_rate * (settings.final_share + (1 - settings.final_share) * cosine)
 
 
 def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence[Example]) -> Drafter:
@@ -143,12 +134,13 @@ class Trainer:
         path = self.folder / "settings.json"
         wanted = self.settings.as_dict()
         if path.exists():
-            stored = json.loads(path.read_text(encoding="utf-8"))
+            # a run begun before a setting existed was begun with its default
+            usual = TrainSettings(target="", data=()).as_dict()
+            stored = usual | json.loads(path.read_text(encoding="utf-8"))
             for name, value in wanted.items():
-                if stored.get(name) != value:
+                if stored[name] != value:
                     raise UsageError(
-                        f"{self.folder} was begun with {name} = {stored.get(name)}, not {value}: "
-                        "use another output"
+                        f"{self.folder} was begun with {name} = {stored[name]}, not {value}: use another output"
                     )
         else:
             path.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
@@ -167,7 +159,7 @@ class Trainer:
         self.step, self.best, self.trained_s = state["step"], state["best"], state["trained_s"]
 
     def run(self) -> float:
-        """Train to the last step; returns the best held-out overlap."""
+        """Train until the schedule is over; returns the best held-out overlap."""
         settings = self.settings
         batches = draw_batches(
             self.train_examples,
@@ -177,17 +169,17 @@ class Trainer:
             start_step=self.step,
             with_features=self.drafter.needs_features,
         )
-        began, n_tokens, losses = time.monotonic(), 0, []
-        while self.step < settings.steps:
+        since, n_tokens, losses = self.trained_s, 0, []
+        while not is_over(self.step, self.trained_s, settings):
+            began = time.monotonic()
             batch = next(batches)
             losses.append(self._update(batch))
             n_tokens += batch.n_tokens
             self.step += 1
-            if self.step % settings.report_every == 0 or self.step == settings.steps:
-                seconds = time.monotonic() - began
-                self.trained_s += seconds
-                self._report(sum(losses) / len(losses), n_tokens / seconds)
-                began, n_tokens, losses = time.monotonic(), 0, []
+            self.trained_s += time.monotonic() - began
+            if self.step % settings.report_every == 0 or is_over(self.step, self.trained_s, settings):
+                self._report(sum(losses) / len(losses), n_tokens / (self.trained_s - since))
+                since, n_tokens, losses = self.trained_s, 0, []
         self._diagnose()
         return self.best
 
@@ -228,14 +220,17 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.drafter.parameters(), self.settings.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.settings)
+            group["lr"] = learning_rate(self.step, self.trained_s, self.settings)
         self.optimizer.step()
         return float(loss.detach())
 
     def _supervised_loss(self, batch: Batch) -> Tensor:
         drafter, settings = self.drafter, self.settings
-        with torch.no_grad():
-            target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
+        if reads_target(settings.loss, settings.options):
+            with torch.no_grad():
+                target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
+        else:
+            target_probs = batch.features.new_empty(batch.n_tokens, 0)
         labels = drafter.output.classes(batch.labels)
         scores = Scores(drafter.row_logits(batch.rows), target_probs, labels, batch.windows)
         return objective(settings.loss, scores, settings.options)
@@ -252,7 +247,7 @@ class Trainer:
             "loss": round(loss, 5),
             "tokens_per_s": round(tokens_per_s, 1),
             "trained_s": round(self.trained_s, 1),
-            "learning_rate": learning_rate(self.step - 1, self.settings),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
             **{k: v if not isinstance(v, float) else round(v, 5) for k, v in asdict(measured).items()},
         }
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:

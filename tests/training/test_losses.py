@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from acceptlab.errors import UsageError
 from acceptlab.training import local_losses as local
-from acceptlab.training.losses import LOCAL, OBJECTIVES, LossOptions, Scores, objective
+from acceptlab.training.losses import LOCAL, OBJECTIVES, LossOptions, Scores, objective, reads_target
 from acceptlab.training.position_weights import position_weights
 
 # Values and gradients in the logits, worked out by hand or with 50-digit arithmetic.
@@ -272,6 +273,19 @@ def test_every_objective_has_the_gradient_of_finite_differences(name: str) -> No
         assert float((values[0] - values[1]) / (2 * step)) == pytest.approx(
             float(gradient.flatten()[index]), abs=1e-6
         )
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("base", [None, "ce", "tv"])
+def test_only_losses_that_read_the_target_need_its_distributions(name: str, base: str | None) -> None:
+    options, scores, others = LossOptions(base=base), make_scores(6), make_scores(5)
+    value = objective(name, scores, options).detach()
+    if reads_target(name, options):
+        changed = replace(scores, target_probs=others.target_probs)
+        assert float(objective(name, changed, options).detach()) != pytest.approx(float(value))
+    else:
+        blind = replace(scores, target_probs=torch.empty(6, 0, dtype=torch.float64))
+        assert float(objective(name, blind, options).detach()) == float(value)
 
 
 def test_denominators_are_fixed() -> None:

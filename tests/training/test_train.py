@@ -17,7 +17,7 @@ from acceptlab.training.chain_losses import branch_value, path_value
 from acceptlab.training.corpus import Example, draw_batches, learn_prompts, make_batch
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.settings import TrainSettings, make_settings, read_settings
-from acceptlab.training.train import Trainer, learning_rate
+from acceptlab.training.train import Trainer
 from tests.training.helpers import tiny_target
 
 
@@ -88,15 +88,6 @@ def test_an_epoch_sees_every_example_once() -> None:
     while seen < n_tokens:
         seen += next(batches).n_tokens
     assert seen == n_tokens
-
-
-def test_learning_rate_warms_up_and_ends_at_its_share() -> None:
-    settings = replace(SETTINGS, steps=100, warmup_steps=10, learning_rate=1.0, final_share=0.1)
-    rates = [learning_rate(step, settings) for step in range(101)]
-    assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == pytest.approx(1.0)
-    assert rates[100] == pytest.approx(0.1)
-    assert rates[55] == pytest.approx(0.55)
 
 
 def test_training_raises_the_overlap_and_resumes_where_it_was(tmp_path: Path) -> None:
