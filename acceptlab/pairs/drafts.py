@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ DrafterLoader = Callable[[Path, PreTrainedModel], Draft]
 def _load_trained(folder: Path, target: PreTrainedModel) -> Draft:
     from acceptlab.pairs.trained import load_trained
 
-    return Draft(str(folder), load_trained(folder, target), None, None, Source(str(folder), folder, None), "")
+    return Draft(str(folder), load_trained(folder, target), None, None, None, "")
 
 
 DRAFTER_LOADERS: dict[str, DrafterLoader] = dict.fromkeys(("causal", "feature", "block"), _load_trained)
@@ -53,7 +53,8 @@ def load_draft(
     """Load the draft of a `--draft` value.
 
     Args:
-        name: `self:skip=12,14`, `ngram:n=3`, a hub id, a folder, a GGUF file, or a trained drafter's folder.
+        name: `self:skip=12,14`, `ngram:n=3`, a hub id, a folder, a GGUF file, a trained drafter's folder, or
+            `drafter:NAME` for a shipped one.
         target: the loaded target, whose layers and device a draft may share.
         vocab_width: width of the common vocabulary.
         dtype: number type of a draft that is a model of its own.
@@ -76,7 +77,8 @@ def load_draft(
                 f"'{name}' is a trained drafter of kind '{drafter}', which this version cannot run: "
                 f"use one of kind {known}"
             )
-        return DRAFTER_LOADERS[drafter](source.path, target)
+        # named as the user named it: a shipped drafter has the same name on every machine
+        return replace(DRAFTER_LOADERS[drafter](source.path, target), name=source.id, source=source)
     return Draft(source.id, None, load_model(source, dtype, device), load_tokenizer(source), source, "")
 
 

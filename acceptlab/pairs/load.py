@@ -23,7 +23,8 @@ def load_pair(
     Args:
         name: a named pair; None with no target is the default pair `smollm2-135m`.
         target: hub id, local folder or GGUF file.
-        draft: the same, or `self:skip=12,14`, `ngram:n=3`, or the folder of a trained drafter.
+        draft: the same, or `self:skip=12,14`, `ngram:n=3`, the folder of a trained drafter,
+            or `drafter:NAME` for a shipped one.
         device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:1, mps.
         dtype: auto, float32, bfloat16, float16.
 

@@ -22,6 +22,7 @@ from acceptlab.pairs import checks
 from acceptlab.pairs.convert import load_dense_gguf, load_gguf_tokenizer, no_bars
 from acceptlab.pairs.default import DEFAULT_PAIR, default_target_folder
 from acceptlab.pairs.devices import check_memory, is_out_of_memory
+from acceptlab.pairs.shipped import SHIPPED_PREFIX, shipped_drafter
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _HUB_SKIPPED = ["consolidated*", "original/*", "onnx/*", "openvino/*", "*/*.safetensors"]
@@ -50,6 +51,8 @@ def find_source(name: str) -> Source:
     """
     if name == f"pair:{DEFAULT_PAIR}":
         return Source(DEFAULT_PAIR, default_target_folder(), None)
+    if name.startswith(SHIPPED_PREFIX):
+        return Source(name, shipped_drafter(name.removeprefix(SHIPPED_PREFIX)), None)
     path = Path(name).expanduser()
     if name == DEFAULT_PAIR and not path.exists():
         return find_source(f"pair:{DEFAULT_PAIR}")

@@ -177,7 +177,7 @@ def test_a_trained_drafters_folder_goes_to_the_loader_of_its_kind(
 
 
 def test_combinations_of_names() -> None:
-    assert pair_members(None, None, None) == ("smollm2-135m", "pair:smollm2-135m", "self:skip=3,17")
+    assert pair_members(None, None, None) == ("smollm2-135m", "pair:smollm2-135m", "drafter:smollm2-135m")
     assert pair_members(None, None, "ngram:n=3")[0] == "smollm2-135m+ngram:n=3"
     assert pair_members(None, "a/b", "c/d") == ("a/b+c/d", "a/b", "c/d")
     with pytest.raises(UsageError, match="exclude each other"):
