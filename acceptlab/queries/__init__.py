@@ -81,7 +81,7 @@ def connect(
         connection.execute(f"CREATE TABLE prompt_groups AS {_groups(runs, by)}")
     except duckdb.Error as error:
         connection.close()
-        raise _broken(error) from None
+        raise broken(error) from None
     return connection
 
 
@@ -154,7 +154,8 @@ def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _broken(error: duckdb.Error) -> RunError:
+def broken(error: duckdb.Error) -> RunError:
+    """What to raise where DuckDB cannot read a run."""
     first = str(error).strip().splitlines()[0]
     return RunError(f"the run cannot be read ({first}): check it with `acceptlab runs check`")
 
@@ -174,7 +175,7 @@ def fetch(connection: duckdb.DuckDBPyConnection, name: str, **parameters: object
     try:
         return connection.execute(sql(name), parameters or None).df()
     except duckdb.Error as error:
-        raise _broken(error) from None
+        raise broken(error) from None
 
 
 def prompt_list(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
