@@ -30,7 +30,9 @@ class GradientVariance:
     """Variance of the gradient in the final norm's gain, summed over its entries, over windows.
 
     `path` and `branch` have one entry a position of the window; `ratios` is branch / path, None where the
-    path's variance is 0. `aggregate_*` are the variances of the whole window's gradient.
+    path's variance is 0. `aggregate_*` are the variances of the whole window's gradient. A ratio of expected
+    variances is at most 1 at every position; one of sampled variances may exceed it by chance, where few
+    windows have a large gradient.
     """
 
     path: list[float]
@@ -52,12 +54,8 @@ def gradient_variance(
         gamma: window length.
         max_windows: stop after so many.
     """
-    gradients: list[Tensor] = []
-    for example in examples:
-        if len(gradients) >= max_windows:
-            break
-        gradients.extend(_window_gradients(drafter, example, gamma, max_windows - len(gradients)))
-    stacked = torch.stack(gradients).double()
+    found = window_gradients(drafter, examples, gamma=gamma, max_windows=max_windows)
+    stacked = torch.cat(found)
     variances = stacked.var(dim=0, correction=1).sum(dim=-1)
     total = stacked.sum(dim=2).var(dim=0, correction=1).sum(dim=-1)
     path, branch = variances[0].tolist(), variances[1].tolist()
@@ -67,8 +65,32 @@ def gradient_variance(
         ratios=[b / p if p > 0 else None for p, b in zip(path, branch, strict=True)],
         aggregate_path=float(total[0]),
         aggregate_branch=float(total[1]),
-        n_windows=len(gradients),
+        n_windows=len(stacked),
     )
+
+
+def window_gradients(
+    drafter: Drafter, examples: Sequence[Example], *, gamma: int, max_windows: int, per_example: int = 10**9
+) -> list[Float[Tensor, "windows 2 gamma size"]]:
+    """Gradients of the path and the branch terms of complete windows in the final norm's gain, by example.
+
+    Args:
+        drafter: the drafter; its parameters get no gradient.
+        examples: trajectories sampled from the target at temperature 1.
+        gamma: window length.
+        max_windows: stop after so many.
+        per_example: take at most so many of one example.
+    """
+    found: list[Tensor] = []
+    n_windows = 0
+    for example in examples:
+        if n_windows >= max_windows:
+            break
+        own = _window_gradients(drafter, example, gamma, min(per_example, max_windows - n_windows))
+        if own:
+            found.append(torch.stack(own).double())
+            n_windows += len(own)
+    return found
 
 
 def _window_gradients(
@@ -103,12 +125,13 @@ class RolloutLength:
 
     `teacher_forced` is the branch estimate along the target's own tokens, `rollout` the expected length of
     windows that the draft wrote itself. Both estimate the same number; they differ by chance only, or there
-    is a fault.
+    is a fault. `difference_se` is the standard error of rollout - teacher_forced over contexts.
     """
 
     teacher_forced: float
     rollout: float
     rollout_se: float
+    difference_se: float
     n_contexts: int
 
 
@@ -154,9 +177,11 @@ def rollout_length(
     rollouts = roll_out(drafter, target, contexts, draws, group=group, eos_id=eos_id)
     lens = expected_length(rollouts.target_log_probs, rollouts.draft_log_probs, rollouts.mask)
     per_context = lens.view(-1, group).mean(dim=1).double()
+    differences = per_context - torch.tensor(values, dtype=torch.float64)
     return RolloutLength(
         teacher_forced=float(np.mean(values)),
         rollout=float(per_context.mean()),
         rollout_se=float(per_context.std() / len(contexts) ** 0.5),
+        difference_se=float(differences.std() / len(contexts) ** 0.5),
         n_contexts=len(contexts),
     )

@@ -24,7 +24,8 @@ class TrainSettings:
     such a drafter's output vocabulary is chosen again from the present text; with `learn_prompts` the
     user's turns are trained on as well, which only losses of single positions allow. `minutes` above 0
     replace `steps`: the run ends after so much training time, and the learning rate follows that clock;
-    held-out measures and interruptions do not count.
+    held-out measures and interruptions do not count. Without `diagnose` the gradient variance and the
+    rollouts at the end, which run the target, are left out.
     """
 
     target: str
@@ -53,6 +54,7 @@ class TrainSettings:
     report_every: int = 100
     held_out_items: int = 40
     score: tuple[str, ...] = ()
+    diagnose: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""

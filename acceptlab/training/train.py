@@ -1,8 +1,8 @@
 """The training loop: AdamW on batches of trajectories, with held-out measures and resumable checkpoints.
 
-A run is a folder: `settings.json`, `diagnostics.json` and `scores.json` at the end, `log.jsonl` (one line a
-report), `checkpoint.pt` (everything to go on from), and the drafter folders `best/` (highest held-out overlap
-so far) and `last/`.
+A run is a folder: `settings.json`, `log.jsonl` (one line a report), `checkpoint.pt` (everything to go on
+from), the drafter folders `best/` (highest held-out overlap so far) and `last/`, and at the end, where asked
+for, `diagnostics.json` and `scores.json`.
 """
 
 from __future__ import annotations
@@ -85,6 +85,18 @@ def move_output(old: CutOutput, new: CutOutput) -> CutOutput:
     common = classes < old.n_kept
     new.bias[:-1][common] = old.bias[classes[common]]
     return new
+
+
+def supervised_loss(drafter: Drafter, settings: TrainSettings, batch: Batch) -> Tensor:
+    """The loss of these settings on a batch."""
+    if reads_target(settings.loss, settings.options):
+        with torch.no_grad():
+            target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
+    else:
+        target_probs = batch.features.new_empty(batch.n_tokens, 0)
+    labels = drafter.output.classes(batch.labels)
+    scores = Scores(drafter.row_logits(batch.rows), target_probs, labels, batch.windows)
+    return objective(settings.loss, scores, settings.options)
 
 
 class Trainer:
@@ -180,7 +192,8 @@ class Trainer:
             if self.step % settings.report_every == 0 or is_over(self.step, self.trained_s, settings):
                 self._report(sum(losses) / len(losses), n_tokens / (self.trained_s - since))
                 since, n_tokens, losses = self.trained_s, 0, []
-        self._diagnose()
+        if settings.diagnose:
+            self._diagnose()
         return self.best
 
     def score(self, examples: Sequence[Example]) -> dict[str, Any]:
@@ -213,7 +226,11 @@ class Trainer:
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def _update(self, batch: Batch) -> float:
-        loss = self._supervised_loss(batch) if self.grpo is None else self._grpo_loss(self.grpo, batch)
+        loss = (
+            supervised_loss(self.drafter, self.settings, batch)
+            if self.grpo is None
+            else self._grpo_loss(self.grpo, batch)
+        )
         if not bool(torch.isfinite(loss)):
             raise RunError(f"the loss is {float(loss)} at step {self.step}: lower the learning rate")
         self.optimizer.zero_grad(set_to_none=True)
@@ -223,17 +240,6 @@ class Trainer:
             group["lr"] = learning_rate(self.step, self.trained_s, self.settings)
         self.optimizer.step()
         return float(loss.detach())
-
-    def _supervised_loss(self, batch: Batch) -> Tensor:
-        drafter, settings = self.drafter, self.settings
-        if reads_target(settings.loss, settings.options):
-            with torch.no_grad():
-                target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
-        else:
-            target_probs = batch.features.new_empty(batch.n_tokens, 0)
-        labels = drafter.output.classes(batch.labels)
-        scores = Scores(drafter.row_logits(batch.rows), target_probs, labels, batch.windows)
-        return objective(settings.loss, scores, settings.options)
 
     def _grpo_loss(self, stage: GrpoStage, batch: Batch) -> Tensor:
         assert isinstance(self.drafter, CausalDrafter)
