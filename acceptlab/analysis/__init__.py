@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 from acceptlab.analysis.base import ALL, AnalysisTable
 from acceptlab.analysis.budget import budget
+from acceptlab.analysis.budget_check import budget_check
 from acceptlab.analysis.calibration import calibration
+from acceptlab.analysis.covariance import covariance
 from acceptlab.analysis.depth_profile import depth_profile
 from acceptlab.analysis.domains import domains
 from acceptlab.analysis.entropy import entropy
@@ -27,10 +29,12 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "metrics": metrics,
     "replay": replay,
     "budget": budget,
+    "budget-check": budget_check,
     "retention": retention,
     "streaks": streaks,
     "calibration": calibration,
     "predictors": predictors,
+    "covariance": covariance,
 }
 """Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
 
@@ -39,7 +43,9 @@ __all__ = [
     "ANALYSES",
     "AnalysisTable",
     "budget",
+    "budget_check",
     "calibration",
+    "covariance",
     "depth_profile",
     "domains",
     "entropy",

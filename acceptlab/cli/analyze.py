@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli import analyze_labels, analyze_patterns, analyze_trees
+from acceptlab.cli import analyze_covariance, analyze_labels, analyze_patterns, analyze_trees
 from acceptlab.cli.analyze_options import (
     By,
     ByOption,
@@ -146,3 +146,4 @@ def metrics(
 app.add_typer(analyze_labels.app)
 app.add_typer(analyze_patterns.app)
 app.add_typer(analyze_trees.app)
+app.add_typer(analyze_covariance.app)

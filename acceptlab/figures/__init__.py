@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 
 from acceptlab.errors import UsageError
 from acceptlab.figures.budget import draw_budget, figure_budget
+from acceptlab.figures.budget_check import draw_budget_check, figure_budget_check
 from acceptlab.figures.calibration import draw_calibration, figure_calibration
+from acceptlab.figures.covariance import draw_covariance, figure_covariance
 from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_profile
 from acceptlab.figures.domains import draw_domains, figure_domains
 from acceptlab.figures.entropy import draw_entropy, figure_entropy
@@ -30,10 +32,12 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "metrics": figure_metrics,
     "replay": figure_replay,
     "budget": figure_budget,
+    "budget-check": figure_budget_check,
     "retention": figure_retention,
     "streaks": figure_streaks,
     "calibration": figure_calibration,
     "predictors": figure_predictors,
+    "covariance": figure_covariance,
 }
 """Figures by the name of their analysis."""
 
@@ -54,7 +58,9 @@ __all__ = [
     "SUFFIXES",
     "draw",
     "draw_budget",
+    "draw_budget_check",
     "draw_calibration",
+    "draw_covariance",
     "draw_depth_profile",
     "draw_domains",
     "draw_entropy",
@@ -64,7 +70,9 @@ __all__ = [
     "draw_retention",
     "draw_streaks",
     "figure_budget",
+    "figure_budget_check",
     "figure_calibration",
+    "figure_covariance",
     "figure_depth_profile",
     "figure_domains",
     "figure_entropy",

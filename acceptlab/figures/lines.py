@@ -10,7 +10,9 @@ from matplotlib.ticker import MaxNLocator
 from acceptlab.figures import style
 
 
-def draw_lines(frame: pd.DataFrame, axes: Axes, x: str, quantity: str, dodge: float = 0.0) -> None:
+def draw_lines(
+    frame: pd.DataFrame, axes: Axes, x: str, quantity: str, dodge: float = 0.0, *, from_zero: bool = True
+) -> None:
     """Draw a quantity against a column, a line a group (the first column), with intervals.
 
     Args:
@@ -19,6 +21,7 @@ def draw_lines(frame: pd.DataFrame, axes: Axes, x: str, quantity: str, dodge: fl
         x: column of the horizontal axis.
         quantity: what to draw; its interval is in the columns `_lo` and `_hi`.
         dodge: how far the groups stand apart, so that intervals do not hide each other.
+        from_zero: let the vertical axis begin at 0; a quantity that can be negative does not.
     """
     if not style.has_values(frame, [quantity]):
         style.empty_panel(axes, style.why_empty(frame, [quantity]))
@@ -36,7 +39,8 @@ def draw_lines(frame: pd.DataFrame, axes: Axes, x: str, quantity: str, dodge: fl
         low, high = style.column(rows, f"{quantity}_lo"), style.column(rows, f"{quantity}_hi")
         known = np.isfinite(low) & np.isfinite(high)
         axes.vlines(at[known], low[known], high[known], color=look.colour, linewidth=1.2, alpha=0.8)
-    axes.set_ylim(bottom=0.0)
+    if from_zero:
+        axes.set_ylim(bottom=0.0)
 
 
 def whole_numbers(axes: Axes) -> None:

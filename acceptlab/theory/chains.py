@@ -24,6 +24,8 @@ Window = Float[np.ndarray, "n positions"]
 Mask = Bool[np.ndarray, "n positions"]
 PerTrajectory = Float[np.ndarray, " n"]
 PerPosition = Float[np.ndarray, " positions"]
+Positions = Float[np.ndarray, "*batch positions"]
+Batch = Float[np.ndarray, "*batch"]
 
 
 def window_mask(lengths: Float[np.ndarray, " n"], n_positions: int) -> Mask:
@@ -70,6 +72,21 @@ def wtv_lens(overlaps: Window, mask: Mask | None = None) -> PerTrajectory:
 
 
 @dataclass(frozen=True)
+class ChainMeans:
+    """Means over windows, all that the gap depends on; leading axes may run over resamples.
+
+    `branch`: B_(k-1) a_k, which is S_k. `overlaps`: a_k. `weights`: B_(k-1), 1 at the first position.
+    `ratios`: b_k and `pairs`: b_k a_(k+1), for all positions but the last.
+    """
+
+    branch: Positions
+    overlaps: Positions
+    weights: Positions
+    ratios: Float[np.ndarray, "*batch pairs"]
+    pairs: Float[np.ndarray, "*batch pairs"]
+
+
+@dataclass(frozen=True)
 class ChainGap:
     """J, W and what separates them, on one set of windows of K positions.
 
@@ -81,28 +98,28 @@ class ChainGap:
     `adjacent_covariances`: Cov(b_k, a_(k+1)), the diagnostic of REAL; the whole gap for K = 2 only.
     """
 
-    survival: PerPosition
-    mean_overlaps: PerPosition
-    covariances: PerPosition
-    contributions: PerPosition
-    path_covariances: PerPosition
-    remainders: PerPosition
-    adjacent_covariances: Float[np.ndarray, " pairs"]
+    survival: Positions
+    mean_overlaps: Positions
+    covariances: Positions
+    contributions: Positions
+    path_covariances: Positions
+    remainders: Positions
+    adjacent_covariances: Float[np.ndarray, "*batch pairs"]
 
     @property
-    def joint_len(self) -> float:
+    def joint_len(self) -> Batch:
         """J, the expected accepted length."""
-        return float(self.survival.sum())
+        return np.asarray(self.survival.sum(axis=-1))
 
     @property
-    def product_len(self) -> float:
+    def product_len(self) -> Batch:
         """W, population WTV: the sum of prefix products of mean overlaps."""
-        return float(np.cumprod(self.mean_overlaps).sum())
+        return np.asarray(np.cumprod(self.mean_overlaps, axis=-1).sum(axis=-1))
 
     @property
-    def gap(self) -> float:
+    def gap(self) -> Batch:
         """J - W."""
-        return self.joint_len - self.product_len
+        return np.asarray(self.joint_len - self.product_len)
 
 
 def chain_gap(
@@ -128,21 +145,31 @@ def chain_gap(
             f"ratios {ratios.shape} and overlaps {overlaps.shape} must have one shape, not empty"
         )
     shares = _shares(weights, ratios.shape[0])
-    survival = shares @ branch_terms(ratios, overlaps)
-    mean_overlaps = shares @ overlaps
-    before = np.concatenate([[1.0], survival[:-1]])
-    covariances = survival - before * mean_overlaps
-    mean_weights = np.concatenate([[1.0], shares @ path_weights(ratios)[:, :-1]])
-    path_covariances = survival - mean_weights * mean_overlaps
-    adjacent = shares @ (ratios[:, :-1] * overlaps[:, 1:]) - (shares @ ratios[:, :-1]) * mean_overlaps[1:]
+    return gap_of_means(
+        ChainMeans(
+            branch=shares @ branch_terms(ratios, overlaps),
+            overlaps=shares @ overlaps,
+            weights=np.concatenate([[1.0], shares @ path_weights(ratios)[:, :-1]]),
+            ratios=shares @ ratios[:, :-1],
+            pairs=shares @ (ratios[:, :-1] * overlaps[:, 1:]),
+        )
+    )
+
+
+def gap_of_means(means: ChainMeans) -> ChainGap:
+    """The decomposition from means alone, for windows that were summed elsewhere; see `chain_gap`."""
+    survival, overlaps = means.branch, means.overlaps
+    before = np.concatenate([np.ones_like(survival[..., :1]), survival[..., :-1]], axis=-1)
+    covariances = survival - before * overlaps
+    path_covariances = survival - means.weights * overlaps
     return ChainGap(
-        survival,
-        mean_overlaps,
-        covariances,
-        covariances * _remaining_products(mean_overlaps),
-        path_covariances,
-        covariances - path_covariances,
-        adjacent,
+        survival=survival,
+        mean_overlaps=overlaps,
+        covariances=covariances,
+        contributions=covariances * _remaining_products(overlaps),
+        path_covariances=path_covariances,
+        remainders=covariances - path_covariances,
+        adjacent_covariances=means.pairs - means.ratios * overlaps[..., 1:],
     )
 
 
@@ -179,11 +206,11 @@ def step_start_weights(ratios: PerPosition, window: int) -> Float[np.ndarray, " 
     return starts
 
 
-def _remaining_products(mean_overlaps: PerPosition) -> PerPosition:
+def _remaining_products(mean_overlaps: Positions) -> Positions:
     """For every i: 1 + a_(i+1) + a_(i+1) a_(i+2) + ..., by Horner's rule from the end."""
     totals = np.ones_like(mean_overlaps)
-    for position in range(len(mean_overlaps) - 2, -1, -1):
-        totals[position] = 1.0 + mean_overlaps[position + 1] * totals[position + 1]
+    for position in range(mean_overlaps.shape[-1] - 2, -1, -1):
+        totals[..., position] = 1.0 + mean_overlaps[..., position + 1] * totals[..., position + 1]
     return totals
 
 

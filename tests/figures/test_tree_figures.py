@@ -1,4 +1,4 @@
-"""Figures of replays, budgets, retention, streaks, calibration and predictors, by what they draw."""
+"""Figures of replays, budgets, retention, streaks, calibration, predictors, covariances: by what they draw."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = {
     "replay": {"rules": ["additive:0.1", "top:2"], "tree_texts": ["branches:2,1"]},
     "budget": {"nodes": 5},
 }
-NAMES = ("replay", "budget", "retention", "streaks", "calibration", "predictors")
+NAMES = ("replay", "budget", "retention", "streaks", "calibration", "predictors", "covariance")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,14 @@ def test_lines_are_the_rows_of_the_tables(tables: dict[str, AnalysisTable]) -> N
     frame, axes = tables["retention"].frame, panel()
     figures.draw_retention(frame, axes, "J_k")
     np.testing.assert_array_equal(drawn(axes, "chat")[1], frame[frame.domain == "chat"]["J_k"])
+    frame, axes = tables["covariance"].frame, panel()
+    figures.draw_covariance(frame.assign(C_k=-frame["C_k"]), axes, "C_k")
+    np.testing.assert_array_equal(drawn(axes, "chat")[1], -frame[frame.domain == "chat"]["C_k"])
+    assert axes.get_ylim()[0] < 0  # covariances may be negative
+    both = pd.concat([frame, frame.assign(temperature=0.5, gap_k=9.0)])
+    axes = panel()
+    figures.draw_covariance(both, axes, "gap_k")
+    assert set(drawn(axes, "code, T=0.5")[1]) == {9.0}
     frame, axes = tables["budget"].frame, panel()
     figures.draw_budget(frame, axes, "tokens_per_s")
     for shape in ("tree", "chain"):

@@ -1,0 +1,51 @@
+"""`acceptlab analyze covariance`: what products of mean acceptance miss."""
+
+from __future__ import annotations
+
+import typer
+
+from acceptlab.cli.analyze_options import (
+    By,
+    ByOption,
+    Interval,
+    IntervalOption,
+    PlotOption,
+    ResamplesOption,
+    RunsArgument,
+    SeedOption,
+    analyze,
+)
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption
+
+app = typer.Typer()
+
+
+@app.command("covariance")
+def covariance(
+    run: RunsArgument = None,
+    by: ByOption = By.DOMAIN,
+    plot: PlotOption = None,
+    fmt: FormatOption = OutputFormat.TABLE,
+    output: OutputOption = None,
+    interval: IntervalOption = Interval.PERCENTILE,
+    resamples: ResamplesOption = 2000,
+    seed: SeedOption = 0,
+) -> None:
+    """Covariance of the path so far with the next overlap: C_k, and how they make up the gap J - W.
+
+    Meant for chains under a sampling rule; of trees, and of the rules greedy and onehot, it takes the path of first
+    children. Runs of several temperatures have rows of their own.
+
+    Example:  acceptlab analyze covariance --plot covariance.png
+    """
+    analyze(
+        "covariance",
+        run,
+        by=by,
+        plot=plot,
+        fmt=fmt,
+        output=output,
+        kind=interval.value,
+        n_resamples=resamples,
+        seed=seed,
+    )
