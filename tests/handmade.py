@@ -35,6 +35,8 @@ class Step:
     stop: str | None = None
     bonus: int | None = 7
     expected: float = 0.0
+    times_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Drafting, verifying, bookkeeping."""
 
 
 def chain(*outcomes: str, **changes: Any) -> list[Node]:
@@ -104,6 +106,7 @@ def _step_row(keys: dict[str, Any], step: Step) -> dict[str, Any]:
         "emitted_len": emitted,
         "bonus_token_id": step.bonus,
         "stop_reason": step.stop,
+        **dict(zip(("draft_ms", "verify_ms", "other_ms"), step.times_ms, strict=True)),
     }
     return _fill(records.STEPS, row)
 

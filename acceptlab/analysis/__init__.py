@@ -11,6 +11,7 @@ from collections.abc import Callable
 from acceptlab.analysis.base import ALL, AnalysisTable
 from acceptlab.analysis.budget import budget
 from acceptlab.analysis.budget_check import budget_check
+from acceptlab.analysis.budget_check import budget_check
 from acceptlab.analysis.calibration import calibration
 from acceptlab.analysis.covariance import covariance
 from acceptlab.analysis.depth_profile import depth_profile
@@ -30,6 +31,7 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "replay": replay,
     "budget": budget,
     "budget-check": budget_check,
+    "budget-check": budget_check,
     "retention": retention,
     "streaks": streaks,
     "calibration": calibration,
@@ -43,6 +45,7 @@ __all__ = [
     "ANALYSES",
     "AnalysisTable",
     "budget",
+    "budget_check",
     "budget_check",
     "calibration",
     "covariance",

@@ -113,8 +113,13 @@ class Sample:
 
 
 @contextmanager
-def open_sample(runs: Sequence[Run], by: By = "domain") -> Iterator[Sample]:
+def open_sample(runs: Sequence[Run], by: By = "domain", *, pooled: bool = True) -> Iterator[Sample]:
     """Connect to the runs for the length of a `with` block.
+
+    Args:
+        runs: opened runs.
+        by: what a group is.
+        pooled: whether the analysis pools the runs, so that readers must know in what they differ.
 
     Raises:
         UsageError: no run, or the same run twice.
@@ -123,7 +128,7 @@ def open_sample(runs: Sequence[Run], by: By = "domain") -> Iterator[Sample]:
     connection = queries.connect(runs, by=by)
     try:
         clusters = _clusters(connection, runs, by)
-        yield Sample(connection, clusters, tuple(_notes(connection, runs)), _draft_notes(runs))
+        yield Sample(connection, clusters, tuple(_notes(connection, runs, pooled)), _draft_notes(runs))
     finally:
         connection.close()
 
@@ -152,7 +157,7 @@ def _draft_notes(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(note) for run in runs if (note := run.config.get("draft_note"))))
 
 
-def _notes(connection: duckdb.DuckDBPyConnection, runs: Sequence[Run]) -> Iterator[str]:
+def _notes(connection: duckdb.DuckDBPyConnection, runs: Sequence[Run], pooled: bool) -> Iterator[str]:
     """What a reader of any table must know of the runs behind it."""
     yield from _draft_notes(runs)
     for run in runs:
@@ -160,7 +165,8 @@ def _notes(connection: duckdb.DuckDBPyConnection, runs: Sequence[Run]) -> Iterat
             yield f"run {run.path} is incomplete: it was interrupted, and holds only its finished prompts"
         for fault in run.faults:
             yield f"left out: {fault}"
-    for key in ("pair", "target", "draft", "tree", "rule", "temperature", "top_k", "top_p", "stop"):
+    mattering = ("pair", "target", "draft", "tree", "rule", "temperature", "top_k", "top_p", "stop")
+    for key in mattering if pooled else ():
         found = list(dict.fromkeys(str(run.config.get(key)) for run in runs))
         if len(found) > 1:
             yield f"the runs differ in {key} ({', '.join(found)}) and are pooled; --by run keeps them apart"

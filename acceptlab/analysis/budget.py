@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Float
 
 from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, counted, open_sample, put, to_frame
-from acceptlab.analysis.best_shape import AcceptanceTable, measured_trees, refuse_adaptive
+from acceptlab.analysis.best_shape import AcceptanceTable, measured_trees, predicted_lens, refuse_adaptive
 from acceptlab.analysis.costs import Costs, costs_from
 from acceptlab.errors import UsageError
 from acceptlab.queries import By, trees
 from acceptlab.resampling import DEFAULT, Resampling, Totals
-from acceptlab.stats import Estimate, bootstrap, ratio
+from acceptlab.stats import Estimate, bootstrap
 from acceptlab.store import Run
 from acceptlab.tree import Tree, from_branches
 
@@ -153,7 +153,7 @@ def _shapes(table: AcceptanceTable, nodes: int, costs: Costs | None) -> Iterator
         if costs is None:
             continue
         others = [found[place] for found in limited if place < len(found)]
-        speed = [(1 + one.expected_len) / costs.step_ms(one.tree.n_nodes, one.tree.depth) for one in others]
+        speed = [costs.tokens_per_s(one.expected_len, one.tree) for one in others]
         fastest = others[int(np.argmax(speed))].tree
         if fastest.depth != best.tree.depth:
             yield shaped(_FAST, fastest)
@@ -166,20 +166,15 @@ def _lengths(
     shape: tuple[int, int],
     resampling: Resampling,
 ) -> list[Estimate]:
-    """Predicted length of fixed trees: the sum over nodes of the product of rates along the node's path."""
+    """Predicted length of fixed trees, with intervals that resample prompts."""
     n_cells = shape[0] * shape[1]
 
     def statistic(totals: Totals) -> Totals:
-        # a resample may lack a rare cell altogether: nothing was accepted there
-        rates = np.nan_to_num(ratio(totals[:, :n_cells], totals[:, n_cells:]))
-        columns = []
-        for tree in chosen:
-            reach = np.ones((len(totals), tree.n_nodes + 1))
-            for node, row in enumerate(tree.parent_rows):
-                cell = (tree.depths[node] - 1) * shape[1] + tree.child_ranks[node]
-                reach[:, node + 1] = reach[:, row] * rates[:, cell]
-            columns.append(reach[:, 1:].sum(axis=1))
-        return np.stack(columns, axis=1)
+        return predicted_lens(
+            chosen,
+            totals[:, :n_cells].reshape(len(totals), *shape),
+            totals[:, n_cells:].reshape(len(totals), *shape),
+        )
 
     steps = offered[:, :1] if n_cells else np.zeros((len(offered), 1))
     return bootstrap(

@@ -10,6 +10,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from acceptlab.errors import UsageError
+from acceptlab.tree import Tree
 
 _MIN_STEPS = 5
 """Fewest steps of a size for its mean time to be used, where another size has more."""
@@ -29,6 +30,10 @@ class Costs:
         """Time of a step that drafts so many nodes in so many levels; the pass has the root as well."""
         verify = float(np.interp(n_nodes + 1, self.verify_tokens, self.verify_ms))
         return n_levels * self.draft_level_ms + verify + self.other_ms
+
+    def tokens_per_s(self, accepted_len: float, tree: Tree) -> float:
+        """Tokens a second of steps that accept so many tokens on average and emit one more."""
+        return 1000.0 * (1.0 + accepted_len) / self.step_ms(tree.n_nodes, tree.depth)
 
 
 def costs_from(passes: pd.DataFrame, costs_file: Path | None = None) -> Costs | None:

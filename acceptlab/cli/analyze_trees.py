@@ -1,4 +1,4 @@
-"""`acceptlab analyze replay` and `budget`: other rules and trees, from the records of a run."""
+"""`acceptlab analyze replay`, `budget` and `budget-check`: other rules and trees, from the records of a run."""
 
 from __future__ import annotations
 
@@ -63,16 +63,17 @@ def replay(
     )
 
 
+CostsOption = Annotated[
+    Path | None,
+    typer.Option("--costs", help="CSV with columns n (tokens of a target pass) and ms: verification times."),
+]
+
+
 @app.command("budget")
 def budget(
     run: RunsArgument = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Largest node budget.")] = 16,
-    costs: Annotated[
-        Path | None,
-        typer.Option(
-            "--costs", help="CSV with columns n (tokens of a target pass) and ms: verification times."
-        ),
-    ] = None,
+    costs: CostsOption = None,
     by: ByOption = By.DOMAIN,
     plot: PlotOption = None,
     fmt: FormatOption = OutputFormat.TABLE,
@@ -95,6 +96,39 @@ def budget(
         fmt=fmt,
         output=output,
         options={"nodes": nodes, "costs_file": costs},
+        kind=interval.value,
+        n_resamples=resamples,
+        seed=seed,
+    )
+
+
+@app.command("budget-check")
+def budget_check(
+    run: RunsArgument = None,
+    costs: CostsOption = None,
+    by: ByOption = By.DOMAIN,
+    plot: PlotOption = None,
+    fmt: FormatOption = OutputFormat.TABLE,
+    output: OutputOption = None,
+    interval: IntervalOption = Interval.PERCENTILE,
+    resamples: ResamplesOption = 2000,
+    seed: SeedOption = 0,
+) -> None:
+    """Predicted against realised length and speed of trees that were run again. The first RUN predicts the others.
+
+    Example:  acceptlab analyze budget-check data/runs/NAME data/runs/AGAIN --plot check.png
+
+    AGAIN is a run with a static tree that NAME covers, such as --tree dp:nodes=16,domain=code,from=data/runs/NAME or
+    the best chain of `acceptlab analyze budget data/runs/NAME`.
+    """
+    analyze(
+        "budget-check",
+        run,
+        by=by,
+        plot=plot,
+        fmt=fmt,
+        output=output,
+        options={"costs_file": costs},
         kind=interval.value,
         n_resamples=resamples,
         seed=seed,

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from acceptlab.errors import UsageError
 from acceptlab.figures.budget import draw_budget, figure_budget
 from acceptlab.figures.budget_check import draw_budget_check, figure_budget_check
+from acceptlab.figures.budget_check import draw_budget_check, figure_budget_check
 from acceptlab.figures.calibration import draw_calibration, figure_calibration
 from acceptlab.figures.covariance import draw_covariance, figure_covariance
 from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_profile
@@ -32,6 +33,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "metrics": figure_metrics,
     "replay": figure_replay,
     "budget": figure_budget,
+    "budget-check": figure_budget_check,
     "budget-check": figure_budget_check,
     "retention": figure_retention,
     "streaks": figure_streaks,
@@ -59,6 +61,7 @@ __all__ = [
     "draw",
     "draw_budget",
     "draw_budget_check",
+    "draw_budget_check",
     "draw_calibration",
     "draw_covariance",
     "draw_depth_profile",
@@ -70,6 +73,7 @@ __all__ = [
     "draw_retention",
     "draw_streaks",
     "figure_budget",
+    "figure_budget_check",
     "figure_budget_check",
     "figure_calibration",
     "figure_covariance",

@@ -44,5 +44,15 @@ def pass_costs(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     return fetch(connection, "pass_costs")
 
 
+def drafted_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
+    """Accepted lengths and times of drafted steps by prompt (`drafted_sums.sql`)."""
+    return fetch(connection, "drafted_sums")
+
+
+def largest_tree(connection: duckdb.DuckDBPyConnection) -> tuple[int, ...]:
+    """Parents of the largest drafted tree, -1 the root (`largest_tree.sql`); empty where nothing was drafted."""
+    return tuple(int(parent) for parent in fetch(connection, "largest_tree")["parent"])
+
+
 def _arrays(frame: pd.DataFrame) -> dict[str, Any]:
     return {str(name): frame[name].to_numpy() for name in frame.columns}

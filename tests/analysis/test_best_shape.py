@@ -14,7 +14,9 @@ import pytest
 from acceptlab import queries
 from acceptlab.analysis.best_shape import (
     AcceptanceTable,
+    DpRequest,
     acceptance_table,
+    fastest_tree,
     measured_trees,
     parse_any,
     parse_dp,
@@ -115,7 +117,7 @@ def random_tree(rng: np.random.Generator, size: int) -> Tree:
 
 
 def test_sixteen_nodes_are_at_least_every_other_static_shape(run: Run) -> None:
-    shape = tree_from_run(run, 16)
+    shape = tree_from_run(run, DpRequest(run.path, 16))
     assert shape.static is not None
     assert (shape.kind, shape.text, shape.static.n_nodes) == ("dp", f"dp:nodes=16,from={run.run_id}", 16)
     rates = np.nan_to_num(acceptance_table([run]).rates)
@@ -131,7 +133,7 @@ def test_sixteen_nodes_are_at_least_every_other_static_shape(run: Run) -> None:
     assert best > np.median(lengths) + 0.01
     before = 0.0
     for n_nodes in range(1, 17):
-        length = expected_tree_len(tree_from_run(run, n_nodes).static or Tree(()), rates)
+        length = expected_tree_len(tree_from_run(run, DpRequest(run.path, n_nodes)).static or Tree(()), rates)
         assert length >= before - 1e-9
         before = length
 
@@ -147,24 +149,26 @@ def test_measured_zeros_are_used_before_what_was_never_measured() -> None:
 def test_a_run_that_is_too_narrow_is_refused_with_the_remedy(run: Run, tmp_path: Path) -> None:
     narrow = open_run(make_run(tmp_path / "narrow", domains=("code",), n_prompts=3, tree="chain:3"))
     with pytest.raises(UsageError, match="at most 3 nodes, not 4.*--tree kary"):
-        tree_from_run(narrow, 4)
-    assert tree_from_run(narrow, 3).static == from_branches([1, 1, 1])
+        tree_from_run(narrow, DpRequest(narrow.path, 4))
+    assert tree_from_run(narrow, DpRequest(narrow.path, 3)).static == from_branches([1, 1, 1])
     with pytest.raises(UsageError, match="at most 40 nodes"):
-        tree_from_run(run, 41)
+        tree_from_run(run, DpRequest(run.path, 41))
     for config in ({"tree": "dynamic:nodes=4,depth=2,topk=2"}, {"stop": "entropy:2"}):
         folder = tmp_path / next(iter(config))
         made = open_run(make_run(folder, domains=("code",), n_prompts=2, n_steps=2, config=config))
         with pytest.raises(UsageError, match="confident"):
-            tree_from_run(made, 2)
+            tree_from_run(made, DpRequest(made.path, 2))
     undrafted = open_run(write_run(tmp_path / "none", {"code/x": [Step(emitted=1)]}))
     with pytest.raises(UsageError, match="at most 0 nodes"):
-        tree_from_run(undrafted, 1)
+        tree_from_run(undrafted, DpRequest(undrafted.path, 1))
 
 
 def test_dp_texts_name_a_folder(run: Run) -> None:
-    assert parse_dp(f"dp:nodes=5,from={run.path}") == tree_from_run(run, 5)
+    assert parse_dp(f"dp:nodes=5,from={run.path}") == tree_from_run(run, DpRequest(run.path, 5))
     assert parse_any("chain:2").kind == "chain"
-    for text in ("dp:nodes=5", "dp:nodes=x,from=a", "dp:from=a,nodes=5", "dp:nodes=5,from="):
+    malformed = ("dp:nodes=5", "dp:nodes=x,from=a", "dp:from=a,nodes=5", "dp:nodes=5,from=")
+    malformed += ("dp:nodes=5,depth=0,from=a", "dp:nodes=5,colour=red,from=a", "dp:nodes=5,domain=,from=a")
+    for text in malformed:
         with pytest.raises(UsageError, match="dp:nodes=16,from"):
             parse_dp(text)
     with pytest.raises(UsageError, match="no-such-run"):
@@ -173,9 +177,54 @@ def test_dp_texts_name_a_folder(run: Run) -> None:
     table = np.nan_to_num(acceptance_table([run]).rates)
     # the prediction multiplies rates of depths; the replay knows which paths go on, so they differ a little
     assert row["replay_len"] == pytest.approx(
-        expected_tree_len(tree_from_run(run, 5).static or Tree(()), table), abs=0.15
+        expected_tree_len(tree_from_run(run, DpRequest(run.path, 5)).static or Tree(()), table), abs=0.15
     )
     assert row["tree"] == f"dp:nodes=5,from={run.run_id}"
+
+
+def test_dp_takes_one_domain_and_a_limit_of_depth(run: Run) -> None:
+    shape = parse_dp(f"dp:nodes=9,depth=2,domain=chat,from={run.path}")
+    assert shape.text == f"dp:nodes=9,depth=2,domain=chat,from={run.run_id}"
+    rates = np.zeros((3, 4))
+    for (depth, rank), (accepted, offered) in rates_by_hand(run, "chat").items():
+        rates[depth - 1, rank] = accepted / offered
+    assert shape.static is not None
+    assert shape.depth == 2
+    length = expected_tree_len(shape.static, rates)
+    wider = [expected_tree_len(from_branches(b), rates) for b in ([3, 2], [1, 3], [4, 1], [2, 3])]
+    assert length >= max(wider) - 1e-12
+    assert (
+        tree_from_run(run, DpRequest(run.path, 9, domain="chat")).static
+        != tree_from_run(run, DpRequest(run.path, 9, domain="code")).static
+    )
+    with pytest.raises(UsageError, match="nothing in domain 'law': it has chat, code"):
+        parse_dp(f"dp:nodes=9,domain=law,from={run.path}")
+
+
+def test_dp_takes_the_size_and_depth_that_measured_costs_favour(run: Run, tmp_path: Path) -> None:
+    table = acceptance_table([run])
+    rates = np.nan_to_num(table.rates)
+    sizes = []
+    for name, growth in (("flat", 0.0), ("steep", 60.0)):
+        file = tmp_path / f"{name}.csv"
+        file.write_text("n,ms\n" + "".join(f"{n},{100 + growth * n}\n" for n in (1, 41)))
+        costs = costs_from(trees.pass_costs(queries.connect([run])), file)
+        shape = parse_dp(f"dp:nodes=best,costs={file},from={run.path}")
+        assert costs is not None
+        assert shape.static is not None
+        assert shape.static == fastest_tree(table, costs, 64)
+        assert shape.text == f"dp:nodes={shape.static.n_nodes},depth={shape.depth},from={run.run_id}"
+        speed = costs.tokens_per_s(expected_tree_len(shape.static, rates), shape.static)
+        others = [random_tree(np.random.default_rng(n), 1 + n % 20) for n in range(200)]
+        assert speed >= max(costs.tokens_per_s(expected_tree_len(t, rates), t) for t in others) - 1e-9
+        sizes.append(shape.static.n_nodes)
+        # a budget's own best choice is the same tree where speculation pays at all
+        rows = budget([run], resampling=FAST, nodes=40, costs_file=file).frame
+        found = rows[(rows.domain == "all") & (rows["shape"] != "none")]
+        assert speed == pytest.approx(found["tokens_per_s"].max())
+    assert sizes[0] > sizes[1]
+    with pytest.raises(UsageError, match=r"one size only.*costs=FILE"):
+        parse_dp(f"dp:nodes=best,from={run.path}")
 
 
 def passes(*rows: tuple[int, int, int, float, float, float]) -> pd.DataFrame:
