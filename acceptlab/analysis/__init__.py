@@ -13,6 +13,7 @@ from acceptlab.analysis.budget import budget
 from acceptlab.analysis.budget_check import budget_check
 from acceptlab.analysis.budget_check import budget_check
 from acceptlab.analysis.calibration import calibration
+from acceptlab.analysis.certificates import certificates
 from acceptlab.analysis.covariance import covariance
 from acceptlab.analysis.depth_profile import depth_profile
 from acceptlab.analysis.domains import domains
@@ -36,6 +37,7 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "streaks": streaks,
     "calibration": calibration,
     "predictors": predictors,
+    "certificates": certificates,
     "covariance": covariance,
 }
 """Analyses by the name of their command; each takes runs, `by=` and `resampling=`."""
@@ -48,6 +50,7 @@ __all__ = [
     "budget_check",
     "budget_check",
     "calibration",
+    "certificates",
     "covariance",
     "depth_profile",
     "domains",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli import analyze_covariance, analyze_labels, analyze_patterns, analyze_trees
+from acceptlab.cli import analyze_certificates, analyze_covariance, analyze_labels, analyze_patterns, analyze_trees
 from acceptlab.cli.analyze_options import (
     By,
     ByOption,
@@ -147,3 +147,4 @@ app.add_typer(analyze_labels.app)
 app.add_typer(analyze_patterns.app)
 app.add_typer(analyze_trees.app)
 app.add_typer(analyze_covariance.app)
+app.add_typer(analyze_certificates.app)

@@ -13,6 +13,7 @@ from acceptlab.cli.output import OutputFormat, emit, warn
 from acceptlab.errors import UsageError
 
 if TYPE_CHECKING:
+    from acceptlab.analysis import AnalysisTable
     from acceptlab.store import Run
 
 _PLAIN = frozenset({"method", "reason"})
@@ -97,7 +98,7 @@ def analyze(
     output: Path | None,
     options: Mapping[str, Any] | None = None,
     **resampling: Any,
-) -> None:
+) -> AnalysisTable:
     """Run one analysis, draw it where asked, and print its table.
 
     Args:
@@ -109,6 +110,9 @@ def analyze(
         output: file for the table.
         options: further arguments of the analysis.
         resampling: fields of `Resampling`.
+
+    Returns:
+        The table, as printed.
     """
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"cannot draw to '{plot}': use a file that ends in .png, .svg or .pdf")
@@ -127,3 +131,4 @@ def analyze(
     explained = [f"{name}: {meaning}" for name, meaning in table.columns.items() if name not in _PLAIN]
     notes = [*table.notes, *(explained if fmt is OutputFormat.TABLE else [])]
     emit(table.frame, fmt=fmt, output=output, title=f"{table.title}. {table.caption}", notes=notes)
+    return table

@@ -15,6 +15,7 @@ from acceptlab.figures.budget import draw_budget, figure_budget
 from acceptlab.figures.budget_check import draw_budget_check, figure_budget_check
 from acceptlab.figures.budget_check import draw_budget_check, figure_budget_check
 from acceptlab.figures.calibration import draw_calibration, figure_calibration
+from acceptlab.figures.certificates import draw_coverage, draw_shares, draw_thresholds, figure_certificates
 from acceptlab.figures.covariance import draw_covariance, figure_covariance
 from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_profile
 from acceptlab.figures.domains import draw_domains, figure_domains
@@ -38,6 +39,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "retention": figure_retention,
     "streaks": figure_streaks,
     "calibration": figure_calibration,
+    "certificates": figure_certificates,
     "predictors": figure_predictors,
     "covariance": figure_covariance,
 }
@@ -63,6 +65,7 @@ __all__ = [
     "draw_budget_check",
     "draw_budget_check",
     "draw_calibration",
+    "draw_coverage",
     "draw_covariance",
     "draw_depth_profile",
     "draw_domains",
@@ -71,11 +74,14 @@ __all__ = [
     "draw_predictors",
     "draw_replay",
     "draw_retention",
+    "draw_shares",
     "draw_streaks",
+    "draw_thresholds",
     "figure_budget",
     "figure_budget_check",
     "figure_budget_check",
     "figure_calibration",
+    "figure_certificates",
     "figure_covariance",
     "figure_depth_profile",
     "figure_domains",

@@ -45,8 +45,10 @@ def certificate_contexts(
         RunError: a part cannot be read, or holds another number of thresholds than there are rules.
     """
     try:
-        reader = connection.execute(sql("certificate_contexts")).fetch_record_batch(batch_rows)
-        for batch in reader:
+        relation: Any = connection.sql(sql("certificate_contexts"))
+        # DuckDB 2 renamed it
+        read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+        for batch in read(batch_rows):
             if batch.num_rows:
                 yield {name: _array(name, batch.column(name)) for name in batch.schema.names}
     except duckdb.Error as error:

@@ -1,0 +1,297 @@
+"""Certificates on real contexts: how many proposals are proved acceptable, how many accepted, does a proof ever fail.
+
+One row per group, rule and direction, and per bin of the target's margin. Certified and rejected must never happen:
+`check_certificates` turns such a table into an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
+from acceptlab.analysis.certificate_checks import DIRECTIONS, RULES
+from acceptlab.analysis.certificate_sums import (
+    KINDS,
+    LEVELS,
+    N_BINS,
+    OUTCOMES,
+    WITH_INTERVAL,
+    Counts,
+    Quantiles,
+    all_groups,
+    count_contexts,
+    nearest_of,
+    of_group,
+    threshold_quantiles,
+)
+from acceptlab.errors import RunError, UsageError
+from acceptlab.queries import By
+from acceptlab.resampling import DEFAULT, Resampling, Totals
+from acceptlab.stats import Estimate, bootstrap, ratio
+from acceptlab.store import Run
+
+QUANTITIES = ("coverage", "margin_coverage", "acceptance", "tightness", "margin_tightness")
+_UNDEFINED = (
+    "no context",
+    "no context",
+    "no decided proposal",
+    "no accepted proposal",
+    "no certified proposal",
+)
+_QUANTILES = {0.05: "p5", 0.25: "p25", 0.5: "median", 0.75: "p75", 0.95: "p95"}
+
+PAPER = {
+    "greedy": (0.006, 0.559),
+    "tree:2": (0.071, 0.962),
+    "tree:4": (0.249, 1.456),
+    "tree:8": (0.531, 2.038),
+}
+"""p5 and median of forward thresholds in arXiv 2606.30265, Qwen3-1.7B, as reading notes of the paper quote them."""
+
+_PAPER_NOTE = (
+    "paper_p5, paper_median: arXiv 2606.30265 for Qwen3-1.7B over some 63,000 greedy steps on UltraChat, as public "
+    "reading notes of the paper quote it (for Qwen3-4B: greedy 0.007 and 0.619, p5 of tree:8 0.663). Its relaxed rules "
+    "have other parameters, so they stand here and not in the table: p5 of additive:0.3 0.102, of ratio:0.1 0.279, of "
+    "its setting of typical 0.375. It had no draft, so there is no coverage to compare with"
+)
+_SOUND_NOTE = (
+    "certified means proved: every comparison takes the unfavourable end of what float32 and the lists' rounding leave "
+    "open; n_undecided proposals could not be decided from the stored lists and count as neither accepted nor rejected"
+)
+_NEVER_NOTE = (
+    "an infinite threshold certifies every finite divergence, since the rule can reject nothing there; n_finite leaves "
+    "those contexts out. An infinite divergence certifies nothing"
+)
+
+COLUMNS = {
+    "rule": "what accepts the draft's argmax; tree:M asks for the target's argmax among the draft's M most probable "
+    "tokens, so that greedy is tree:1",
+    "direction": "forward is KL(target || draft), reverse KL(draft || target); model distributions, nats",
+    "margin_bin": f"bin of the target's margin, {N_BINS} of equal width from 0; missing: all contexts",
+    "coverage": "share of contexts whose divergence is below the exact threshold: the proposal must be accepted",
+    "margin_coverage": "the same with the threshold that knows only the target's margin",
+    "acceptance": "share of decided proposals that the rule does accept",
+    "tightness": "certified over accepted proposals: 1 if divergence explained every acceptance",
+    "margin_tightness": "margin-only certified over exactly certified proposals",
+    "nearest_rejection": "least divergence over threshold among rejected proposals: 1 would be a rejection at the "
+    "threshold, below 1 a violation",
+    **{
+        f"threshold_{name}": f"{100 * level:g}% quantile of exact thresholds (nats)"
+        for level, name in _QUANTILES.items()
+    },
+    "paper_p5": "5% quantile in arXiv 2606.30265, Qwen3-1.7B (nats)",
+    "paper_median": "median there (nats)",
+    "n_contexts": "contexts with both distributions known, the root or a node",
+    "n_certified": "contexts certified by the exact threshold",
+    "n_finite": "of these, by a finite one",
+    "n_margin": "contexts certified by the margin-only threshold",
+    "n_accepted": "accepted proposals",
+    "n_rejected": "rejected proposals",
+    "n_undecided": "proposals that stored numbers cannot decide",
+    "n_violations": "certified and yet rejected; must be 0",
+    **{name: N_DOCS[name] for name in ("n_prompts", "method", "reason")},
+}
+
+
+def certificates(
+    runs: Sequence[Run],
+    *,
+    by: By = "domain",
+    all_bins: bool = False,
+    scale_thresholds: float = 1.0,
+    resampling: Resampling = DEFAULT,
+) -> AnalysisTable:
+    """Coverage, acceptance and thresholds by group, rule and direction; bins of the margin for all groups pooled.
+
+    Args:
+        runs: opened runs; several are pooled.
+        by: what a group is.
+        all_bins: also give every group's bins.
+        scale_thresholds: a test of the check: thresholds times this certify, which above 1 must give violations.
+        resampling: how intervals are made.
+
+    Raises:
+        UsageError: a scale that is not positive.
+        RunError: a run stores thresholds of other rules, or a part cannot be read.
+    """
+    if not 0.0 < scale_thresholds < float("inf"):
+        raise UsageError(
+            f"thresholds cannot be multiplied by {scale_thresholds:g}: give a positive number, such as 3"
+        )
+    with open_sample(runs, by) as sample:
+        counts = count_contexts(sample, scale_thresholds)
+        rows = _overall(sample, counts, by, resampling)
+        for group in all_groups(sample.clusters) if all_bins else (ALL,):
+            rows += _binned(sample, counts, by, group, resampling)
+        notes = [*sample.notes, _SOUND_NOTE, _NEVER_NOTE, _PAPER_NOTE]
+    pooled = next(row for row in rows if row[by] == ALL)
+    numbers = counted({"prompts": pooled["n_prompts"], "contexts": pooled["n_contexts"]})
+    if scale_thresholds != 1.0:
+        notes.insert(
+            0, f"thresholds are multiplied by {scale_thresholds:g} to test the check: this proves nothing"
+        )
+    return AnalysisTable(
+        name="certificates",
+        title=f"Certificates by {by}",
+        caption=sample.caption(f"Certified and accepted proposals, {numbers} ({resampling})."),
+        frame=to_frame(rows, whole=("margin_bin",)),
+        notes=notes,
+        columns={by: "group of the prompts; all pools them", **COLUMNS},
+    )
+
+
+def check_certificates(table: AnalysisTable, scale_thresholds: float = 1.0) -> None:
+    """Refuse a table with violations.
+
+    Raises:
+        RunError: a certified proposal was rejected.
+    """
+    frame = table.frame
+    is_pooled = (frame.iloc[:, 0] == ALL) & frame["margin_bin"].isna() & (frame["n_violations"] > 0)
+    found = frame[is_pooled].to_dict("records")
+    if not found:
+        return
+    worst = max(found, key=lambda row: int(row["n_violations"]))
+    most = f"{int(worst['n_violations']):,} under {worst['rule']}, {worst['direction']}"
+    total = (
+        f"{sum(int(row['n_violations']) for row in found):,} certified proposals were rejected (most: {most})"
+    )
+    if scale_thresholds != 1.0:
+        raise RunError(
+            f"{total} with thresholds times {scale_thresholds:g}: the check can fail, as this was to show"
+        )
+    raise RunError(
+        f"{total}: these thresholds prove nothing; collect the run again, and report it if it stays"
+    )
+
+
+def _overall(sample: Sample, counts: Counts, by: By, resampling: Resampling) -> list[dict[str, Any]]:
+    """One row per group, rule and direction."""
+    groups = all_groups(sample.clusters)
+    rows: dict[tuple[str, int, int], dict[str, Any]] = {}
+    for r, rule in enumerate(RULES):
+        quantiles = threshold_quantiles(sample, r, resampling)
+        for group in groups:
+            for d, direction in enumerate(DIRECTIONS):
+                key = {by: group, "rule": str(rule), "direction": direction, "margin_bin": None}
+                sums = _sums(sample, counts, group, r, d).sum(axis=-1)[..., None]
+                nearest = float(nearest_of(sample.clusters, counts.nearest[r, d], group))
+                paper = PAPER.get(str(rule), (None, None)) if direction == "forward" else (None, None)
+                rows[group, r, d] = _rows([key], sums, resampling)[0] | {
+                    "nearest_rejection": nearest if np.isfinite(nearest) else None,
+                    **_quantile_columns(quantiles[direction, group]),
+                    "paper_p5": paper[0],
+                    "paper_median": paper[1],
+                }
+    ordered = [
+        rows[group, r, d] for group in groups for r in range(len(RULES)) for d in range(len(DIRECTIONS))
+    ]
+    return [_in_order(row, by) for row in ordered]
+
+
+def _binned(
+    sample: Sample, counts: Counts, by: By, group: str, resampling: Resampling
+) -> list[dict[str, Any]]:
+    """One row per rule, direction and bin of the margin that has contexts."""
+    rows = []
+    for r, rule in enumerate(RULES):
+        for d, direction in enumerate(DIRECTIONS):
+            sums = _sums(sample, counts, group, r, d)
+            known = np.flatnonzero(sums[0].sum(axis=0) > 0)
+            key = {by: group, "rule": str(rule), "direction": direction}
+            keys = [{**key, "margin_bin": int(number)} for number in known]
+            rows += [_in_order(row, by) for row in _rows(keys, sums[..., known], resampling)]
+    return rows
+
+
+def _sums(
+    sample: Sample, counts: Counts, group: str, r: int, d: int
+) -> Float[np.ndarray, "counts prompts bins"]:
+    """Contexts, outcomes and kinds of one rule and direction, one row a prompt of the group."""
+    stacked = np.concatenate([counts.contexts[None], counts.outcomes[r], counts.kinds[r, d]])
+    return of_group(sample.clusters, stacked, group)
+
+
+_PLACE = {name: i for i, name in enumerate(("contexts", *OUTCOMES, *KINDS))}
+_USED = ("contexts", "accepted", "rejected", "certified", "margin")
+
+
+def _rows(
+    keys: Sequence[dict[str, Any]], sums: Float[np.ndarray, "counts prompts bins"], resampling: Resampling
+) -> list[dict[str, Any]]:
+    """Rows of several bins, resampled jointly."""
+    n_bins = sums.shape[-1]
+    parts = {name: sums[_PLACE[name]] for name in _USED}
+    decided = parts["accepted"] + parts["rejected"]
+    denominators = (parts["contexts"], parts["contexts"], decided, parts["accepted"], parts["certified"])
+
+    def statistic(totals: Totals) -> Totals:
+        n, accepted, rejected, is_certified, margin = np.split(totals, len(_USED), axis=1)
+        tops = (is_certified, margin, accepted, is_certified, margin)
+        bottoms = (n, n, accepted + rejected, accepted, is_certified)
+        return np.hstack([ratio(top, bottom) for top, bottom in zip(tops, bottoms, strict=True)])
+
+    found = bootstrap(
+        np.hstack([parts[name] for name in _USED]),
+        statistic,
+        np.hstack(denominators),
+        resampling,
+        undefined=[reason for reason in _UNDEFINED for _ in range(n_bins)],
+    )
+    return [_row(key, found[b::n_bins], sums[..., b]) for b, key in enumerate(keys)]
+
+
+def _row(
+    key: dict[str, Any], estimates: Sequence[Estimate], sums: Float[np.ndarray, "counts prompts"]
+) -> dict[str, Any]:
+    n = {name: int(sums[place].sum()) for name, place in _PLACE.items()}
+    return put(
+        key,
+        dict(zip(QUANTITIES, estimates, strict=True)),
+        n_contexts=n["contexts"],
+        n_certified=n["certified"],
+        n_finite=n["finite"],
+        n_margin=n["margin"],
+        n_accepted=n["accepted"],
+        n_rejected=n["rejected"],
+        n_undecided=n["undecided"],
+        n_violations=n["violations"],
+        n_prompts=int((sums[_PLACE["contexts"]] > 0).sum()),
+    )
+
+
+def _quantile_columns(found: Quantiles) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for level in LEVELS:
+        name = f"threshold_{_QUANTILES[level]}"
+        columns[name] = found.values.get(level)
+        if level in WITH_INTERVAL:
+            columns[f"{name}_lo"], columns[f"{name}_hi"] = found.ends.get(level, (None, None))
+    return columns
+
+
+_ORDER = (
+    *(name for quantity in QUANTITIES for name in (quantity, f"{quantity}_lo", f"{quantity}_hi")),
+    "nearest_rejection",
+    *(
+        column
+        for level in LEVELS
+        for column in (
+            f"threshold_{_QUANTILES[level]}",
+            *(f"threshold_{_QUANTILES[level]}_{end}" for end in ("lo", "hi") if level in WITH_INTERVAL),
+        )
+    ),
+    "paper_p5",
+    "paper_median",
+)
+
+
+def _in_order(row: dict[str, Any], by: By) -> dict[str, Any]:
+    """Keys, quantities, then counts; rows of bins have no quantiles."""
+    keys = (by, "rule", "direction", "margin_bin")
+    first = {name: row.get(name) for name in (*keys, *_ORDER)}
+    return {**first, **{name: value for name, value in row.items() if name not in first}}
