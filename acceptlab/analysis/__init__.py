@@ -11,7 +11,6 @@ from collections.abc import Callable
 from acceptlab.analysis.base import ALL, AnalysisTable
 from acceptlab.analysis.budget import budget
 from acceptlab.analysis.budget_check import budget_check
-from acceptlab.analysis.budget_check import budget_check
 from acceptlab.analysis.calibration import calibration
 from acceptlab.analysis.certificates import certificates
 from acceptlab.analysis.covariance import covariance
@@ -32,7 +31,6 @@ ANALYSES: dict[str, Callable[..., AnalysisTable]] = {
     "replay": replay,
     "budget": budget,
     "budget-check": budget_check,
-    "budget-check": budget_check,
     "retention": retention,
     "streaks": streaks,
     "calibration": calibration,
@@ -47,7 +45,6 @@ __all__ = [
     "ANALYSES",
     "AnalysisTable",
     "budget",
-    "budget_check",
     "budget_check",
     "calibration",
     "certificates",

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from acceptlab.errors import UsageError
 from acceptlab.figures.budget import draw_budget, figure_budget
 from acceptlab.figures.budget_check import draw_budget_check, figure_budget_check
-from acceptlab.figures.budget_check import draw_budget_check, figure_budget_check
 from acceptlab.figures.calibration import draw_calibration, figure_calibration
 from acceptlab.figures.certificates import draw_coverage, draw_shares, draw_thresholds, figure_certificates
 from acceptlab.figures.covariance import draw_covariance, figure_covariance
@@ -34,7 +33,6 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "metrics": figure_metrics,
     "replay": figure_replay,
     "budget": figure_budget,
-    "budget-check": figure_budget_check,
     "budget-check": figure_budget_check,
     "retention": figure_retention,
     "streaks": figure_streaks,
@@ -63,7 +61,6 @@ __all__ = [
     "draw",
     "draw_budget",
     "draw_budget_check",
-    "draw_budget_check",
     "draw_calibration",
     "draw_coverage",
     "draw_covariance",
@@ -78,7 +75,6 @@ __all__ = [
     "draw_streaks",
     "draw_thresholds",
     "figure_budget",
-    "figure_budget_check",
     "figure_budget_check",
     "figure_calibration",
     "figure_certificates",
