@@ -8,10 +8,10 @@ the other, and close to it elsewhere; the exact version would cost a sort of all
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Num, Shaped
+from jaxtyping import Float, Int, Int32, Num, Shaped
 
 from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.stats import Estimate, bootstrap
@@ -25,6 +25,9 @@ RANK_SUMS = ("n", "sum_x", "sum_y", "sum_xx", "sum_yy", "sum_xy")
 # ranks are scaled to (-0.5, 0.5), so a variance below this is rounding: the variable is constant
 _CONSTANT = 1e-12
 
+# sorting a part this many times smaller than the number of codes is cheaper than counting all codes
+_SMALL = 16
+
 
 def scaled_ranks(values: Num[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Mid-ranks, centred and divided by n; correlations do not change by this, and sums stay small."""
@@ -32,6 +35,38 @@ def scaled_ranks(values: Num[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     last = np.cumsum(counts)
     mid_ranks = (last - counts + 1 + last) / 2
     return np.asarray((mid_ranks[index] - (len(values) + 1) / 2) / max(len(values), 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Values by their order: equal values have equal codes, larger values larger ones, from 0 without a gap.
+
+    Ranks within any part of the values then need no sort, only counts.
+    """
+
+    codes: Int32[np.ndarray, " n"]
+    n_codes: int
+
+    @classmethod
+    def of(cls, values: Num[np.ndarray, " n"]) -> Codes:
+        """Sort the values once."""
+        order = np.argsort(values)
+        ordered = values[order]
+        first = np.empty(len(values), dtype=np.int32)
+        first[:1], first[1:] = 0, ordered[1:] != ordered[:-1]
+        codes = np.empty(len(values), dtype=np.int32)
+        codes[order] = np.cumsum(first, dtype=np.int32)
+        return cls(codes, int(codes.max(initial=-1)) + 1)
+
+    def scaled_ranks(self, part: slice | Int[np.ndarray, " part"]) -> Float[np.ndarray, " part"]:
+        """The function of that name on a part of the values."""
+        codes = self.codes[part]
+        if _SMALL * len(codes) < self.n_codes:
+            return scaled_ranks(codes)
+        counts = np.bincount(codes, minlength=self.n_codes)
+        last = np.cumsum(counts)
+        mid_ranks = (last - counts + 1 + last) / 2
+        return np.asarray(((mid_ranks - (len(codes) + 1) / 2) / max(len(codes), 1))[codes])
 
 
 def rank_sums(

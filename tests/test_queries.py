@@ -13,7 +13,6 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import rankdata
 
 from acceptlab import queries
 from acceptlab.errors import RunError, UsageError
@@ -139,7 +138,7 @@ ORACLES: dict[str, tuple[Callable[..., pd.DataFrame], Oracle, tuple[str, ...]]] 
     "tree_depth_sums": (queries.tree_depth_sums, _tree_depth_sums, KEYS),
     "first_path_sums": (queries.first_path_sums, _first_path_sums, (*KEYS, "depth")),
 }
-OTHERS = {"prompt_list", "entropy_label_ranks", "entropy_ratio_ranks"}
+OTHERS = {"prompt_list", "entropy_nodes"}
 """Files whose oracles are tests of their own below."""
 
 
@@ -166,10 +165,8 @@ def test_headers_state_the_grain(name: str) -> None:
 def test_headers_explain_every_column(name: str, connection: duckdb.DuckDBPyConnection) -> None:
     text = _files()[name]
     header = "\n".join(line for line in text.splitlines() if line.startswith("--"))
-    if name == "entropy_label_ranks":
-        frame = queries.entropy_label_ranks(connection, "argmax", by_group=True, by_depth=True)
-    elif name == "entropy_ratio_ranks":
-        frame = queries.entropy_ratio_ranks(connection, by_group=True, by_depth=True)
+    if name == "entropy_nodes":
+        frame = pd.DataFrame(queries.entropy_nodes(connection, ["code", "math", "logic", "chat", "new"]))
     else:
         frame = getattr(queries, name)(connection)
     assert all(re.search(rf"\b{column}\b", header) for column in frame.columns)
@@ -204,61 +201,27 @@ def test_prompt_list_equals_the_rows(rows: dict[str, Rows], connection: duckdb.D
         assert row["source"] == by_key[_key(row)]["source"]
 
 
-def _rank_oracle(
-    nodes: Rows, outcome: str, *, by_group: bool, by_depth: bool
-) -> dict[tuple[Any, ...], np.ndarray]:
-    """Rank sums by scope, depth and prompt, ranked with scipy."""
-    if outcome == "accepted":
-        nodes = [row for row in nodes if row["outcome"] != "untested"]
-    if outcome == "accept_ratio":
-        nodes = [row for row in nodes if row["accept_ratio"] is not None]
-    scopes: dict[tuple[Any, ...], Rows] = defaultdict(list)
-    for row in nodes:
-        scopes[row["domain"] if by_group else None, row["depth"] if by_depth else None].append(row)
-    found: dict[tuple[Any, ...], np.ndarray] = defaultdict(lambda: np.zeros(9))
-    for scope, part in scopes.items():
-        size = len(part)
-        ranks = [
-            (rankdata([row[name] for row in part]) - (size + 1) / 2) / size
-            for name in ("draft_entropy", "target_entropy")
-        ]
-        if outcome == "accept_ratio":
-            label = (rankdata([row["accept_ratio"] for row in part]) - (size + 1) / 2) / size
-        else:
-            hits = [
-                row["outcome"] == "accepted" if outcome == "accepted" else row["is_target_argmax"]
-                for row in part
-            ]
-            label = np.array(hits) - 0.5
-        for row, draft, target, y in zip(part, *ranks, label, strict=True):
-            terms = [1, draft, target, draft**2, target**2, y, y * y, draft * y, target * y]
-            found[(*scope, row["domain"], row["prompt_id"])] += terms
-    return found
-
-
-@pytest.mark.parametrize("by_depth", [True, False])
-@pytest.mark.parametrize("by_group", [True, False])
-@pytest.mark.parametrize("outcome", ["accepted", "argmax", "accept_ratio"])
-def test_rank_sums_equal_a_loop(
-    outcome: str, by_group: bool, by_depth: bool, rows: dict[str, Rows], connection: duckdb.DuckDBPyConnection
-) -> None:
-    if outcome == "accept_ratio":
-        frame = queries.entropy_ratio_ranks(connection, by_group=by_group, by_depth=by_depth)
-    else:
-        label: queries.Label = "accepted" if outcome == "accepted" else "argmax"
-        frame = queries.entropy_label_ranks(connection, label, by_group=by_group, by_depth=by_depth)
-    expected = _rank_oracle(rows["nodes"], outcome, by_group=by_group, by_depth=by_depth)
-    groups = queries.prompt_groups(connection).merge(queries.step_sums(connection)[list(KEYS)])
-    names = groups.drop_duplicates("prompt").set_index("prompt")
-    found = {}
-    for row in frame.to_dict("records"):
-        prompt = names.loc[row["prompt"]]
-        scope = None if pd.isna(row["scope"]) else row["scope"]
-        depth = None if pd.isna(row["depth"]) else row["depth"]
-        found[scope, depth, prompt["domain"], prompt["prompt_id"]] = list(row.values())[3:]
-    assert set(found) == set(expected)
-    for key, sums in expected.items():
-        assert found[key] == pytest.approx(sums, abs=1e-9)
+def test_entropy_nodes_equal_the_rows(rows: dict[str, Rows], connection: duckdb.DuckDBPyConnection) -> None:
+    groups = ["chat", "code", "logic", "math", "new"]
+    frame = pd.DataFrame(queries.entropy_nodes(connection, groups))
+    prompts = queries.prompt_groups(connection).set_index(["run_id", "prompt_id"])["prompt"]
+    accepted = {"accepted": 1, "rejected": 0, "untested": -1}
+    expected = [
+        (
+            groups.index(row["domain"]),
+            row["depth"],
+            int(prompts[row["run_id"], row["prompt_id"]]),
+            row["draft_entropy"],
+            row["target_entropy"],
+            accepted[row["outcome"]],
+            int(row["is_target_argmax"]),
+            -1.0 if row["accept_ratio"] is None else row["accept_ratio"],
+        )
+        for row in rows["nodes"]
+    ]
+    found = frame.fillna({"accept_ratio": -1.0}).itertuples(index=False, name=None)
+    assert sorted(found) == sorted(expected)
+    assert (frame.memory_usage(index=False) / len(frame)).sum() <= 22
 
 
 def test_the_same_prompt_in_two_runs_is_one_cluster(runs: list[Run]) -> None:
@@ -299,7 +262,7 @@ def test_old_parts_give_nulls_and_new_ones_keep_their_columns(tmp_path: Path) ->
     with queries.connect([old]) as connection:
         described = {row[0]: row[1] for row in connection.execute("DESCRIBE nodes").fetchall()}
         assert described["accept_ratio"] == "FLOAT"
-        assert queries.entropy_ratio_ranks(connection, by_group=True, by_depth=True).empty
+        assert len(queries.entropy_nodes(connection, ["code"])["depth"]) == 0
 
 
 def test_views_have_the_declared_columns_and_types(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
-from acceptlab.ranks import rank_sums, scaled_ranks, spearman, spearman_from_sums
+from acceptlab.ranks import Codes, rank_sums, scaled_ranks, spearman, spearman_from_sums
 from acceptlab.resampling import Resampling, resample_weights
 
 X, Y = np.array([0, 0, 1, 1, 1]), np.array([0.1, 0.1, 0.2, 0.3, 0.3])
@@ -118,3 +118,15 @@ def test_scaling_of_ranks_changes_nothing() -> None:
     shifted[:, 4] += 0.5 * sums[:, 2] + 0.0625 * sums[:, 0]
     shifted[:, 5] += 0.25 * sums[:, 1]
     assert spearman_from_sums(shifted).value == pytest.approx(spearman_from_sums(sums).value, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [400, 5])
+def test_coded_ranks_of_a_part_are_the_ranks_of_that_part(size: int) -> None:
+    rng = np.random.default_rng(3)
+    values = np.round(rng.normal(size=1000), 2).astype(np.float32)  # with ties
+    codes = Codes.of(values)
+    assert codes.n_codes == len(np.unique(values))
+    part = rng.choice(1000, size, replace=False)
+    np.testing.assert_array_equal(codes.scaled_ranks(part), scaled_ranks(values[part]))
+    np.testing.assert_array_equal(codes.scaled_ranks(slice(3, 3 + size)), scaled_ranks(values[3 : 3 + size]))
+    assert len(Codes.of(values[:0]).scaled_ranks(slice(0, 0))) == 0

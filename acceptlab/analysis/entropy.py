@@ -12,20 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from acceptlab import queries
 from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
+from acceptlab.analysis.entropy_sums import ENTROPIES, OUTCOMES, EntropyRanks
 from acceptlab.queries import By
 from acceptlab.ranks import spearman_from_sums
 from acceptlab.resampling import DEFAULT, Resampling
 from acceptlab.store import Run
-
-OUTCOMES = {
-    "accepted": "whether the node was accepted, over tested nodes",
-    "is_target_argmax": "whether the token is the target's argmax, over all nodes",
-    "accept_ratio": "min(1, target_prob/draft_prob), over all nodes",
-}
-ENTROPIES = ("draft", "target")
-_SCOPES = ((True, False), (False, False), (True, True), (False, True))
 
 COLUMNS = {
     "depth": "depth of the nodes; missing where all depths are pooled",
@@ -70,37 +62,12 @@ def entropy(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = 
 
 
 def _rows(sample: Sample, by: By, resampling: Resampling) -> Iterator[dict[str, Any]]:
-    for by_group, by_depth in _SCOPES:
-        for outcome in OUTCOMES:
-            sums = _rank_sums(sample, outcome, by_group=by_group, by_depth=by_depth)
-            for group in sample.clusters.groups if by_group else (ALL,):
-                of_group = sums[sums["scope"] == group] if by_group else sums
-                depths = sorted(int(depth) for depth in of_group["depth"].dropna().unique())
-                for depth in depths if by_depth else (None,):
-                    of_scope = of_group if depth is None else of_group[of_group["depth"] == depth]
-                    for which in ENTROPIES:
-                        key = {by: group, "depth": depth, "entropy": which, "outcome": outcome}
-                        yield _row(sample, key, group, of_scope, resampling)
-
-
-def _rank_sums(sample: Sample, outcome: str, *, by_group: bool, by_depth: bool) -> pd.DataFrame:
-    if outcome == "accept_ratio":
-        return queries.entropy_ratio_ranks(sample.connection, by_group=by_group, by_depth=by_depth)
-    label: queries.Label = "accepted" if outcome == "accepted" else "argmax"
-    return queries.entropy_label_ranks(sample.connection, label, by_group=by_group, by_depth=by_depth)
-
-
-def _row(
-    sample: Sample, key: dict[str, Any], group: str, sums: pd.DataFrame, resampling: Resampling
-) -> dict[str, Any]:
-    which = key["entropy"]
-    columns = ["n", f"sum_{which}", "sum_y", f"sum_{which}_sq", "sum_yy", f"sum_{which}_y"]
-    prompts = sample.clusters.prompts(group)
-    by_prompt = sums.set_index("prompt")[columns].reindex(prompts, fill_value=0)
-    rho = spearman_from_sums(
-        by_prompt.to_numpy(dtype=np.float64), resampling, names=(f"the {which} entropy", key["outcome"])
-    )
-    return put(key, {"rho": rho}, n_nodes=rho.n, n_prompts=rho.n_prompts)
+    for scope, outcome, which, sums in EntropyRanks(sample).sums():
+        group = ALL if scope.group is None else scope.group
+        names = (f"the {which} entropy", outcome)
+        rho = spearman_from_sums(sums[sample.clusters.prompts(group)], resampling, names=names)
+        key = {by: group, "depth": scope.depth, "entropy": which, "outcome": outcome}
+        yield put(key, {"rho": rho}, n_nodes=rho.n, n_prompts=rho.n_prompts)
 
 
 def _order(sample: Sample) -> Any:

@@ -1,8 +1,8 @@
 """One .sql file a question, over the Parquet parts of one or more runs, and one typed function each.
 
-Queries return sums per prompt, never nodes: statistics and bootstraps work on those, so that runs of tens of
-millions of nodes stream through a few gigabytes. The grain, columns and units of every result stand in the
-header of its file. No statistics here.
+Queries return sums per prompt: statistics and bootstraps work on those, so that runs of tens of millions of nodes
+stream through a few gigabytes. The few that need nodes fetch them by ranges of prompts, or in a few bytes each.
+The grain, columns and units of every result stand in the header of its file. No statistics here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import duckdb
+import numpy as np
 import pandas as pd
 
 from acceptlab import records
@@ -25,8 +26,6 @@ from acceptlab.store import Run
 
 By = Literal["domain", "source", "run"]
 GROUPINGS: tuple[By, ...] = ("domain", "source", "run")
-
-Label = Literal["accepted", "argmax"]
 
 MEMORY_LIMIT = "2GB"
 """What DuckDB may hold in memory; the rest spills to the temporary folder."""
@@ -218,15 +217,10 @@ def first_path_sums(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     return fetch(connection, "first_path_sums")
 
 
-def entropy_label_ranks(
-    connection: duckdb.DuckDBPyConnection, label: Label, *, by_group: bool, by_depth: bool
-) -> pd.DataFrame:
-    """Rank sums of entropies with a yes/no label, by scope and prompt (`entropy_label_ranks.sql`)."""
-    return fetch(connection, "entropy_label_ranks", label=label, by_group=by_group, by_depth=by_depth)
-
-
-def entropy_ratio_ranks(
-    connection: duckdb.DuckDBPyConnection, *, by_group: bool, by_depth: bool
-) -> pd.DataFrame:
-    """Rank sums of entropies with accept_ratio, by scope and prompt (`entropy_ratio_ranks.sql`)."""
-    return fetch(connection, "entropy_ratio_ranks", by_group=by_group, by_depth=by_depth)
+def entropy_nodes(connection: duckdb.DuckDBPyConnection, groups: Sequence[str]) -> dict[str, np.ndarray]:
+    """What entropy correlations rank, by node (`entropy_nodes.sql`): 22 bytes a node."""
+    try:
+        found = connection.execute(sql("entropy_nodes"), {"groups": list(groups)}).fetchnumpy()
+    except duckdb.Error as error:
+        raise broken(error) from None
+    return {name: np.asarray(column) for name, column in found.items()}

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
+from acceptlab import queries
 from acceptlab.analysis import entropy
+from acceptlab.analysis.base import open_sample
 from acceptlab.analysis.entropy import OUTCOMES, simpson_notes
+from acceptlab.analysis.entropy_sums import EntropyRanks
 from acceptlab.ranks import spearman
 from acceptlab.resampling import Resampling
 from acceptlab.store import Run, open_run
 from tests.handmade import Node, Step, chain, write_run
+from tests.synthetic import make_run
 
 FAST = Resampling(n_resamples=100)
 
@@ -62,6 +68,48 @@ def test_intervals_equal_those_from_arrays(frame: pd.DataFrame, tree_run: Run) -
             & (frame["outcome"] == outcome)
         ].iloc[0]
         assert (row["rho_lo"], row["rho_hi"]) == pytest.approx((expected.lo, expected.hi), abs=1e-9)
+
+
+def _scopes_of(rows: list[dict[str, Any]], outcome: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    scopes: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if (outcome == "accepted" and row["outcome"] == "untested") or row.get(outcome, 0) is None:
+            continue
+        for group in (row["domain"], None):
+            for depth in (row["depth"], None):
+                scopes[group, depth].append(row)
+    return scopes
+
+
+def test_rank_sums_equal_a_loop(tmp_path: Path) -> None:
+    runs = [
+        open_run(make_run(tmp_path / "greedy", n_prompts=4, n_steps=6)),
+        open_run(
+            make_run(tmp_path / "sampled", n_prompts=3, rule="rejection", tree="branches:3,1,2", seed=1)
+        ),
+        open_run(write_run(tmp_path / "hand", {"code/x": [Step(chain("a", "r", "u", accept_ratio=None))]})),
+    ]
+    rows = [row for run in runs for row in run.read("nodes").to_pylist()]
+    with open_sample(runs) as sample:
+        found = {key: sums for *key_parts, sums in EntropyRanks(sample).sums() for key in [tuple(key_parts)]}
+        groups = queries.prompt_groups(sample.connection)
+    numbers = groups.set_index("prompt_id")["prompt"].to_dict()
+    for outcome in OUTCOMES:
+        scopes = _scopes_of(rows, outcome)
+        assert {scope for scope, name, _ in found if name == outcome} == set(scopes)
+        for (group, depth), part in scopes.items():
+            size = len(part)
+            labels = [row["outcome"] == "accepted" if outcome == "accepted" else row[outcome] for row in part]
+            y = np.array(labels) - 0.5
+            if outcome == "accept_ratio":
+                y = (rankdata(labels) - (size + 1) / 2) / size
+            for which in ("draft", "target"):
+                x = (rankdata([row[f"{which}_entropy"] for row in part]) - (size + 1) / 2) / size
+                expected = np.zeros((len(set(numbers.values())), 6))
+                for row, a, b in zip(part, x, y, strict=True):
+                    expected[numbers[row["prompt_id"]]] += [1, a, b, a * a, b * b, a * b]
+                # the order of the sums differs
+                assert found[(group, depth), outcome, which] == pytest.approx(expected, abs=1e-9)
 
 
 def test_columns_are_explained(tree_run: Run) -> None:
