@@ -32,6 +32,27 @@ class CausalDrafter(Drafter):
         copy_tensors(drafter.norm, target.norm)
         return drafter.requires_grad_(True)
 
+    @torch.no_grad()
+    def grown(self, target: LlamaStack, layers: tuple[int, ...]) -> CausalDrafter:
+        """The same drafter with copies of these layers of the target put in before its last layer.
+
+        Their two output projections start at zero, so that the grown drafter computes what this one does
+        (the identity start of Net2Net, arXiv 1511.05641) and learns from there.
+        """
+        shape = with_layers(self.shape, self.shape.n_layers + len(layers))
+        drafter = CausalDrafter(shape, self.output, self.embeddings)
+        *first, last = self.layers
+        for mine, source in zip(
+            drafter.layers, [*first, *(target.layers[n] for n in layers), last], strict=True
+        ):
+            copy_tensors(mine, source)
+        for layer in list(drafter.layers)[len(first) : -1]:
+            assert isinstance(layer, LlamaLayer)
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        copy_tensors(drafter.norm, self.norm)
+        return drafter.requires_grad_(True)
+
     def hidden(self, token_ids: Int[Tensor, "batch rows"]) -> Float[Tensor, "batch rows size"]:
         """Normed hidden states of plain sequences from position 0; row t predicts token t + 1."""
         rotary = self.rotary(torch.arange(token_ids.shape[1])[None])

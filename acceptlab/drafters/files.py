@@ -1,4 +1,4 @@
-"""Drafter folders: a safetensors file of the trained tensors in 16 bits, and a config.json."""
+"""Drafter folders: a safetensors file of the trained tensors in 16 or 8 bits, and a config.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,6 +22,8 @@ from acceptlab.errors import RunError, UsageError
 
 DRAFTER_KEY = "acceptlab_drafter"
 WEIGHTS_FILE = "model.safetensors"
+_SCALES = ".scales"
+"""Ends the name of the scales of a matrix that is stored in 8 bits."""
 KINDS: dict[str, type[CausalDrafter] | type[FeatureHead] | type[BlockHead]] = {
     cls.kind: cls for cls in (CausalDrafter, FeatureHead, BlockHead)
 }
@@ -82,16 +84,19 @@ def probe_of(embeddings: Float[Tensor, "vocab size"]) -> list[float]:
     return [round(float(value), 5) for value in embeddings[-1, :8].float()]
 
 
-def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig) -> None:
+def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig, *, bits: int = 16) -> None:
     """Write a drafter folder, each file to a temporary name and renamed.
 
-    The target's embeddings are not stored.
+    The target's embeddings are not stored. At 8 bits every matrix is stored as whole numbers with one scale a
+    row; what is no matrix stays in 16.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        name: (t.half() if t.is_floating_point() else t).contiguous()
-        for name, t in drafter.state_dict().items()
-    }
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in drafter.state_dict().items():
+        if bits == 8 and tensor.ndim == 2 and tensor.is_floating_point():
+            tensors[name], tensors[name + _SCALES] = to_whole_numbers(tensor)
+        else:
+            tensors[name] = (tensor.half() if tensor.is_floating_point() else tensor).contiguous()
     weights = folder / WEIGHTS_FILE
     temporary = weights.with_suffix(".safetensors.tmp")
     save_file(tensors, temporary, metadata={"format": "pt"})
@@ -99,6 +104,25 @@ def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig) -> None:
     temporary = folder / "config.json.tmp"
     temporary.write_text(json.dumps(config.as_dict(), indent=1) + "\n", encoding="utf-8")
     temporary.replace(folder / "config.json")
+
+
+def to_whole_numbers(
+    matrix: Float[Tensor, "rows columns"],
+) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, "rows 1"]]:
+    """A matrix as whole numbers from -127 to 127 and one scale a row (symmetric absmax rounding)."""
+    scales = matrix.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
+    return (matrix / scales).round().to(torch.int8).contiguous(), scales.float().contiguous()
+
+
+def _to_float(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Stored tensors in float32, whole numbers with their scales multiplied out; ids as they are."""
+    values: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(_SCALES):
+            scales = tensors.get(name + _SCALES)
+            whole = tensor if scales is None else tensor.float() * scales
+            values[name] = whole.float() if whole.is_floating_point() else whole
+    return values
 
 
 def load_config(folder: Path) -> DrafterConfig:
@@ -151,10 +175,10 @@ def load_drafter(
             f"the drafter '{folder}' was trained on other embeddings: use it with {config.target}"
         )
     try:
-        tensors = load_file(folder / WEIGHTS_FILE)
+        tensors = _to_float(load_file(folder / WEIGHTS_FILE))
         output = CutOutput(tensors["output.token_ids"].long(), torch.ones(wanted[0]), wanted[1])
         drafter = KINDS[config.kind](config.shape, output, embeddings)
-        drafter.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in tensors.items()})
+        drafter.load_state_dict(tensors)
     except (OSError, KeyError, RuntimeError, SafetensorError) as error:
         raise RunError(f"cannot load the drafter '{folder}' ({error}): restore its files") from None
     drafter.share_embeddings(embeddings)

@@ -25,7 +25,8 @@ class TrainSettings:
     user's turns are trained on as well, which only losses of single positions allow. `minutes` above 0
     replace `steps`: the run ends after so much training time, and the learning rate follows that clock;
     held-out measures and interruptions do not count. Without `diagnose` the gradient variance and the
-    rollouts at the end, which run the target, are left out.
+    rollouts at the end, which run the target, are left out. `grow` puts these layers of the target into the
+    drafter of `init`, which must be causal. `stored_bits` is the width of the stored matrices, 16 or 8.
     """
 
     target: str
@@ -37,6 +38,8 @@ class TrainSettings:
     grpo: GrpoOptions = field(default_factory=GrpoOptions)
     eos_id: int = 2
     init: str = ""
+    grow: tuple[int, ...] = ()
+    stored_bits: int = 16
     recut: bool = False
     learn_prompts: bool = False
     layers: tuple[int, ...] = (0, -1)
@@ -66,6 +69,10 @@ class TrainSettings:
             raise UsageError(f"minutes is {self.minutes}: write 0 to train by steps, or a positive number")
         if not self.learning_rate > 0:
             raise UsageError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if self.stored_bits not in (8, 16):
+            raise UsageError(f"stored_bits is {self.stored_bits}: write 16 or 8")
+        if self.grow and (not self.init or self.kind != "causal"):
+            raise UsageError("grow needs a causal drafter to start from: name its folder with --init")
         if self.learn_prompts and (self.loss not in LOCAL or self.loss == "ce"):
             raise UsageError(
                 f"learn_prompts goes with kl, tv, la, renyi or another local loss, not '{self.loss}'"
@@ -112,7 +119,7 @@ def make_settings(values: Mapping[str, Any]) -> TrainSettings:
         UsageError: an unknown name, or a value of the wrong type.
     """
     checked = _checked("train", values, TrainSettings)
-    for name in ("data", "layers", "score"):
+    for name in ("data", "layers", "grow", "score"):
         if name in checked:
             checked[name] = tuple(checked[name])
     if "options" in checked:

@@ -57,6 +57,9 @@ def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence
     if settings.recut:
         drafter.output = move_output(drafter.output, cut_output(settings.n_kept, target, examples))
         drafter.share_embeddings(target.embed_tokens.weight)
+    if settings.grow:
+        assert isinstance(drafter, CausalDrafter)
+        drafter = drafter.grown(target, settings.grow)
     return drafter.train()
 
 
@@ -260,10 +263,11 @@ class Trainer:
             file.write(json.dumps(line) + "\n")
         notes = {"settings": self.settings.as_dict(), "held_out": line}
         config = config_of(self.drafter, self.settings.target, notes)
-        save_drafter(self.folder / "last", self.drafter, config)
+        bits = self.settings.stored_bits
+        save_drafter(self.folder / "last", self.drafter, config, bits=bits)
         if measured.overlap > self.best:
             self.best = measured.overlap
-            save_drafter(self.folder / "best", self.drafter, config)
+            save_drafter(self.folder / "best", self.drafter, config, bits=bits)
         self._checkpoint()
         self.report(line)
 

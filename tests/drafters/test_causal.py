@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from acceptlab.drafters.base import Rows
@@ -37,6 +38,46 @@ def make_drafter() -> CausalDrafter:
 
 def save(folder: Path, drafter: CausalDrafter) -> None:
     save_drafter(folder, drafter, config_of(drafter, "tiny", {"why": "test"}))
+
+
+def test_a_grown_drafter_starts_as_it_was_and_every_new_matrix_learns() -> None:
+    target, drafter = tiny_target(), make_drafter()
+    grown = drafter.grown(target, (1, -1))
+    assert (grown.shape.n_layers, drafter.shape.n_layers) == (4, 2)
+    ids = torch.arange(24).view(2, 12)
+    torch.testing.assert_close(grown.hidden(ids), drafter.hidden(ids), rtol=0, atol=0)
+    assert torch.equal(grown.layers[1].mlp.up_proj.weight, target.layers[1].mlp.up_proj.weight)
+    assert torch.equal(grown.layers[2].self_attn.q_proj.weight, target.layers[-1].self_attn.q_proj.weight)
+    assert torch.equal(grown.layers[3].mlp.up_proj.weight, drafter.layers[1].mlp.up_proj.weight)
+    optimizer = torch.optim.SGD(grown.parameters(), lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        grown.hidden(ids).square().mul(torch.linspace(0, 1, 32)).sum().backward()
+        optimizer.step()
+    assert all(bool(p.grad.any()) for layer in grown.layers for p in layer.parameters() if p.grad is not None)
+    assert all(p.grad is not None for layer in grown.layers for p in layer.parameters())
+
+
+def test_eight_bits_halve_a_file_and_round_each_weight_by_at_most_half_a_level(tmp_path: Path) -> None:
+    drafter = make_drafter()
+    save(tmp_path / "16", drafter)
+    save_drafter(tmp_path / "8", drafter, config_of(drafter, "tiny", {}), bits=8)
+    embeddings = tiny_target().embed_tokens.weight
+    stored = load_file(tmp_path / "8" / "model.safetensors")
+    matrix = drafter.layers[0].mlp.up_proj.weight.detach()
+    assert stored["layers.0.mlp.up_proj.weight"].dtype == torch.int8
+    loaded = load_drafter(tmp_path / "8", embeddings)
+    assert isinstance(loaded, CausalDrafter)
+    levels = matrix.abs().amax(dim=1, keepdim=True) / 127
+    error = (loaded.layers[0].mlp.up_proj.weight.detach() - matrix).abs()
+    assert bool((error <= levels * 0.5001).all())  # rounding of the products
+    assert float(error.max()) > 0
+    # what is no matrix is as in 16 bits
+    plain = load_drafter(tmp_path / "16", embeddings)
+    torch.testing.assert_close(loaded.norm.weight, plain.norm.weight, rtol=0, atol=0)
+    torch.testing.assert_close(loaded.output.bias, plain.output.bias, rtol=0, atol=0)
+    sizes = [(tmp_path / bits / "model.safetensors").stat().st_size for bits in ("8", "16")]
+    assert sizes[0] < 0.7 * sizes[1]
 
 
 def test_expanded_logits_are_the_same_distribution() -> None:

@@ -145,6 +145,40 @@ def test_hot_continuation_with_another_loss(tmp_path: Path, loss: str) -> None:
     assert "output.token_ids" not in changed
 
 
+def test_a_run_may_grow_the_drafter_it_goes_on_from(tmp_path: Path) -> None:
+    examples, weight = make_examples(30), tiny_target().embed_tokens.weight
+    Trainer(tmp_path / "a", replace(SETTINGS, steps=2, report_every=2), tiny_target(), examples).run()
+    settings = replace(
+        SETTINGS, steps=2, report_every=2, init=str(tmp_path / "a" / "last"), grow=(1,), stored_bits=8
+    )
+    trainer = Trainer(tmp_path / "b", settings, tiny_target(), examples)
+    start = load_drafter(tmp_path / "a" / "last", weight)
+    before = [evaluate(d, examples, weight, gamma=4).overlap for d in (start, trainer.drafter)]
+    assert before[0] == pytest.approx(before[1], abs=1e-6)
+    trainer.run()
+    stored = load_drafter(tmp_path / "b" / "last", weight)
+    assert stored.shape.n_layers == start.shape.n_layers + 1
+    after = [evaluate(d, examples, weight, gamma=4).overlap for d in (stored, trainer.drafter)]
+    assert after[0] == pytest.approx(after[1], abs=5e-3)  # the rounding to 8 bits
+    assert after[0] != after[1]
+    with pytest.raises(UsageError, match="grow needs a causal drafter"):
+        replace(settings, init="")
+    with pytest.raises(UsageError, match="stored_bits is 4"):
+        replace(settings, stored_bits=4)
+
+
+def test_a_run_of_before_a_setting_existed_can_go_on(tmp_path: Path) -> None:
+    examples = make_examples(30)
+    settings = replace(SETTINGS, steps=2, report_every=2)
+    Trainer(tmp_path, settings, tiny_target(), examples).run()
+    stored = json.loads((tmp_path / "settings.json").read_text())
+    del stored["stored_bits"]
+    (tmp_path / "settings.json").write_text(json.dumps(stored))
+    assert Trainer(tmp_path, settings, tiny_target(), examples).step == 2
+    with pytest.raises(UsageError, match="stored_bits = 16, not 8"):
+        Trainer(tmp_path, replace(settings, stored_bits=8), tiny_target(), examples)
+
+
 def test_held_out_measures_against_a_plain_loop(tmp_path: Path) -> None:
     examples = make_examples(30)
     trainer = Trainer(tmp_path / "a", SETTINGS, tiny_target(), examples)
