@@ -19,6 +19,12 @@ from acceptlab.figures.covariance import draw_covariance, figure_covariance
 from acceptlab.figures.depth_profile import draw_depth_profile, figure_depth_profile
 from acceptlab.figures.domains import draw_domains, figure_domains
 from acceptlab.figures.entropy import draw_entropy, figure_entropy
+from acceptlab.figures.losses import (
+    figure_losses,
+    figure_losses_decoding,
+    figure_losses_retention,
+    figure_losses_variance,
+)
 from acceptlab.figures.metrics import draw_metrics, figure_metrics
 from acceptlab.figures.predictors import draw_predictors, figure_predictors
 from acceptlab.figures.replay import draw_replay, figure_replay
@@ -39,6 +45,10 @@ FIGURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {
     "calibration": figure_calibration,
     "certificates": figure_certificates,
     "predictors": figure_predictors,
+    "losses": figure_losses,
+    "losses-retention": figure_losses_retention,
+    "losses-variance": figure_losses_variance,
+    "losses-decoding": figure_losses_decoding,
     "covariance": figure_covariance,
 }
 """Figures by the name of their analysis."""
@@ -82,6 +92,10 @@ __all__ = [
     "figure_depth_profile",
     "figure_domains",
     "figure_entropy",
+    "figure_losses",
+    "figure_losses_decoding",
+    "figure_losses_retention",
+    "figure_losses_variance",
     "figure_metrics",
     "figure_predictors",
     "figure_replay",

@@ -43,6 +43,9 @@ class _Parts:
         self.made: list[str] = []
         self.skipped: list[str] = []
 
+    def say(self, message: str) -> None:
+        self._tell(message)
+
     def begin(self, what: str) -> None:
         self._n += 1
         self._what = what
@@ -70,13 +73,24 @@ def run_study(study: Study, *, runs_folder: Path, show: Show) -> Done:
         UsageError: a collection asks for an unknown name, or its folder holds another run.
         RunError: a run or a file cannot be read or written, or models do not fit.
     """
-    parts = _Parts(len(study.collections) + len(study.analyses) + 1, show.say)
+    n_training = 0
+    if study.training is not None:
+        from acceptlab.study import training_part  # trains, so needs torch
+
+        n_training = training_part.count_parts(study.training)
+    parts = _Parts(n_training + len(study.collections) + len(study.analyses) + 1, show.say)
+    trained = []
+    if study.training is not None:
+        trained = training_part.train_and_measure(study.training, parts)
     runs: dict[str, Run] = {}
     for entry in study.collections:
         parts.begin(f"collect {entry.name}")
         runs[entry.name] = _collect(entry, runs_folder, show, parts)
     code = _code_digest()
     sections, prints = [], []
+    if study.training is not None:
+        sections = training_part.sections_of(study.training, trained, runs, study.path)
+        prints = [_keep(section, study.folder) for section in sections]
     for wanted in study.analyses:
         parts.begin(f"analyze {wanted.name}")
         section, fingerprint = _analyze(wanted, runs, study.folder, code, parts)
@@ -128,6 +142,13 @@ def _analyze(
         save_table(table, folder, wanted.name, fingerprint)
         parts.end(said=f"{len(table.frame)} rows")
     return Section(table, wanted.name, wanted.plot, wanted.runs), fingerprint
+
+
+def _keep(section: Section, folder: Path) -> str:
+    """Save a table that is made anew every time; its fingerprint is its content."""
+    fingerprint = _digest(section.table.frame.to_csv(index=False))
+    save_table(section.table, folder, section.stem, fingerprint)
+    return fingerprint
 
 
 def _with_names(table: AnalysisTable, runs: Mapping[str, Run], wanted: Analyze) -> AnalysisTable:

@@ -17,7 +17,8 @@
     [report]
     title = "..."
 
-Unknown keys are refused by name. `studies/NAME.md` beside the file, where there is one, holds the verdict.
+A [training] table (see `training_spec`) trains and compares drafters first. Unknown keys are refused by name.
+`studies/NAME.md` beside the file, where there is one, holds the verdict.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from acceptlab.errors import UsageError
 from acceptlab.queries import GROUPINGS
 from acceptlab.resampling import Resampling
 from acceptlab.run import Request
+from acceptlab.study.block import without_block
+from acceptlab.study.training_spec import Training, parse_training
 
 STUDIES_FOLDER = Path("studies")
 REPORTS_FOLDER = Path("reports")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_TOP_KEYS = ("name", "question", "prediction", "collect", "analyze", "report")
+_TOP_KEYS = ("name", "question", "prediction", "training", "collect", "analyze", "report")
 _REPORT_KEYS = ("title", "folder")
 _RESAMPLING = {
     "interval": "kind",
@@ -88,6 +91,8 @@ class Study:
     folder: Path
     """Where the report goes."""
     verdict: str = ""
+    training: Training | None = None
+    """Drafters that are trained and compared first."""
 
 
 def find_studies(folder: Path = STUDIES_FOLDER) -> list[Path]:
@@ -136,6 +141,7 @@ def load_study(study: Path) -> Study:
         if "folder" in report
         else REPORTS_FOLDER / name,
         verdict=_verdict(path),
+        training=parse_training(content["training"], where) if "training" in content else None,
     )
 
 
@@ -159,12 +165,12 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _verdict(path: Path) -> str:
-    """The text beside the study file, without the marks of its headings."""
+    """The text beside the study file, without headings and without tables that a study wrote."""
     try:
         text = path.with_suffix(".md").read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
-    return re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE).strip()
+    return re.sub(r"^#+ .*$", "", without_block(text), flags=re.MULTILINE).strip()
 
 
 def _entries(content: Mapping[str, Any], key: str, where: str) -> list[tuple[int, dict[str, Any]]]:
