@@ -83,11 +83,16 @@ def load_examples(folders: Sequence[Path], *, min_output_len: int = 4) -> list[E
         if not parts:
             raise UsageError(f"{folder} holds no trajectories: run acceptlab trajectories --output {folder}")
         for part in parts:
-            examples.extend(_read_examples(part, min_output_len))
+            examples.extend(read_examples(part, min_output_len=min_output_len))
     return examples
 
 
-def _read_examples(part: Path, min_output_len: int) -> Iterator[Example]:
+def read_examples(part: Path, *, min_output_len: int = 4) -> Iterator[Example]:
+    """The trajectories of one part whose output is long enough.
+
+    Raises:
+        UsageError: there are no hidden states beside it.
+    """
     table = read_part(part)
     if not len(table):
         return

@@ -182,10 +182,26 @@ def sample_batch(
         hidden = decoder.step(chosen)
         if trail is not None:
             trail[rows, step] = hidden.half()
+    return _split(tokens, scores, lens, tails, trail, eos_id)
+
+
+def _split(
+    tokens: Int[Tensor, "batch limit"],
+    scores: Float[Tensor, "2 batch limit"],
+    lens: Int[Tensor, " batch"],
+    tails: Sequence[Tensor],
+    trail: Float[Tensor, "batch steps size"] | None,
+    eos_id: int,
+) -> list[Sampled]:
+    """What every row produced.
+
+    Its tokens and scores up to its length; the prompt's hidden states, then those behind each token but the
+    last.
+    """
     results = []
     for row, n in enumerate(lens.tolist()):
         ids = tokens[row, :n].tolist()
-        features = torch.cat([tails[row], trail[row, : n - 1]]).numpy() if trail is not None else None
+        features = None if trail is None else torch.cat([tails[row], trail[row, : n - 1]]).numpy()
         log_probs, log_norms = scores[:, row, :n].tolist()
         results.append(Sampled(ids, bool(ids and ids[-1] == eos_id), log_probs, log_norms, features))
     return results

@@ -258,8 +258,10 @@ def write_part(
         for row, result in zip(rows, scored, strict=True)
     ]
     if keep_features and full:
-        _replace(features_path(part), lambda path: _save_array(path, [s.features for s in scored]))
-    _replace(part, lambda path: pq.write_table(pa.Table.from_pylist(full, SCHEMA), path, compression="zstd"))
+        replace_file(features_path(part), lambda path: _save_array(path, [s.features for s in scored]))
+    replace_file(
+        part, lambda path: pq.write_table(pa.Table.from_pylist(full, SCHEMA), path, compression="zstd")
+    )
 
 
 def _save_array(path: Path, arrays: Sequence[np.ndarray | None]) -> None:
@@ -267,7 +269,8 @@ def _save_array(path: Path, arrays: Sequence[np.ndarray | None]) -> None:
         np.save(file, np.concatenate([array for array in arrays if array is not None]))
 
 
-def _replace(path: Path, write: Callable[[Path], None]) -> None:
+def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file to a temporary name and rename it."""
     temporary = path.with_suffix(path.suffix + ".tmp")
     write(temporary)
     temporary.replace(path)
