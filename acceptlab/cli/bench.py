@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from acceptlab.cli import bench_rules, bench_speedup
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
 app = typer.Typer(no_args_is_help=True, help="Measure where the time goes.")
@@ -63,3 +64,7 @@ def collector(
             f"{split.n_nodes:,} nodes, {split.nodes_per_hour:,.0f} nodes an hour at this rate",
         ],
     )
+
+
+app.add_typer(bench_rules.app)
+app.add_typer(bench_speedup.app)

@@ -1,0 +1,130 @@
+"""`acceptlab bench speedup`: what speculation gains over plain decoding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from acceptlab.cli.bench_options import (
+    BenchBar,
+    DeviceOption,
+    DomainOption,
+    DraftOption,
+    DtypeOption,
+    FolderOption,
+    PairOption,
+    PlotOption,
+    RepeatsOption,
+    SeedOption,
+    TargetOption,
+    check_plots,
+    show,
+)
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+app = typer.Typer()
+
+
+@app.command()
+def speedup(
+    pair: PairOption = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    domain: DomainOption = "all",
+    limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 3,
+    chains: Annotated[str, typer.Option(help="Chain lengths, such as 1-10 or 1,3,5.")] = "1-10",
+    tree: Annotated[
+        list[str] | None, typer.Option(help="A tree to add, as for collect; may be given again.")
+    ] = None,
+    rule: Annotated[str, typer.Option(help="Rule, as for collect.")] = "greedy",
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling distribution.")] = 1.0,
+    library: Annotated[
+        bool, typer.Option(help="Add transformers' own loops: generate, and assisted with the same draft.")
+    ] = True,
+    assisted: Annotated[str, typer.Option(help="Chain lengths of the assisted loop.")] = "5",
+    repeats: RepeatsOption = 2,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 64,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    plot: PlotOption = None,
+    folder: FolderOption = None,
+    fmt: FormatOption = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Time plain decoding against chains, trees and transformers' assisted generation, in turn on the same prompts.
+
+    Example:  acceptlab bench speedup --limit 1 --chains 1,3,5 --repeats 1 --max-new-tokens 24
+
+    Prefill is left out of every rate. `chain:5+records` is the collector: it writes down every node as well. Ctrl-C
+    prints what there is. Intervals need ten prompts or more.
+    """
+    check_plots(plot)
+    from acceptlab.bench import contest, prediction
+    from acceptlab.bench import speedup as arithmetic
+    from acceptlab.bench.interleave import measure, tasks_of
+    from acceptlab.figures.speedup import figure_speedup
+    from acceptlab.run import Request, plan, prepare
+
+    lengths = contest.parse_lengths(chains)
+    their_lengths = contest.parse_lengths(assisted) if library else []
+    trees = tree if tree is not None else ["kary:depth=3,branch=2"]
+    recorded = f"chain:{their_lengths[0]}" if their_lengths else None
+    request = Request(
+        domains=tuple(domain.split(",")),
+        pair=pair,
+        target=target,
+        draft=draft,
+        limit=limit,
+        tree=f"chain:{max(lengths, default=1)}",
+        rule=rule,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+    planned = plan(request)
+    loaded, settings = prepare(planned)
+    notes = [note for note in (loaded.draft_note, *loaded.notes) if note]
+    arms = contest.own_arms(loaded, settings, lengths, trees, recorded)
+    if library:
+        theirs, said = contest.library_arms(loaded.target_model, loaded, settings, their_lengths)
+        arms, notes = [*arms, *theirs], [*notes, *said]
+    depth = max(arm.depth for arm in arms)
+    tasks, left_out = tasks_of(loaded, planned.prompts, max_new_tokens, depth)
+    with BenchBar("decodes") as bar:
+        done = measure(arms, tasks, repeats, max_new_tokens, bar)
+    sums = arithmetic.sums_of(done.frame)
+    warn("timing bare passes of the target for the cost model")
+    passes = prediction.pass_curve(loaded.target, tasks, max_new_tokens, seed)
+    predicted, model_notes = prediction.predict(sums, passes)
+    frame = arithmetic.table(
+        sums, predicted=predicted, against=[f"{contest.ASSISTED}:{n}" for n in their_lengths]
+    )
+    show(
+        frame,
+        title=f"Speed-up over plain decoding: {planned.config['pair']}, {planned.config['rule']}, "
+        f"temperature {temperature:g}, {len(tasks)} prompts, {repeats} repeats",
+        notes=[*notes, *left_out, *model_notes],
+        columns=arithmetic.COLUMNS,
+        figure=figure_speedup(frame, _caption(frame, planned.config)),
+        samples=done.frame,
+        fmt=fmt,
+        output=output,
+        plots=plot,
+        folder=folder,
+        is_whole=done.is_whole,
+    )
+
+
+def _caption(frame: pd.DataFrame, config: dict[str, object]) -> str:
+    first = frame.iloc[0]
+    return (
+        f"{config['pair']}, {config['rule']}, {first['n_prompts']} prompts, {first['n_tokens']:,} tokens an arm; "
+        "bars: 95% intervals that resample prompts."
+    )
