@@ -46,6 +46,15 @@ def test_runs_are_the_start_and_every_arm_seed_after_seed() -> None:
     )
 
 
+def test_the_state_of_a_run_is_its_last_reported_step(tmp_path: Path) -> None:
+    training = parse_training({**TABLE, "folder": str(tmp_path)}, "'s.toml'")
+    start = training.runs()[0]
+    assert start.state() == "missing"
+    start.folder.mkdir()
+    (start.folder / "log.jsonl").write_text('{"step": 50}\n{"step": 1250}\n')
+    assert start.state() == "step 1,250"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -209,3 +218,41 @@ def test_studies_load_their_training_table_without_torch(tmp_path: Path) -> None
         f"load_study(Path({str(tmp_path / 's.toml')!r})); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_figures_draw_every_arm_domain_and_serving() -> None:
+    from acceptlab import figures
+
+    scores = make_scores()
+    lengths = length_table(scores, "ce", FEW).frame
+    drawn = figures.draw("losses", lengths)
+    left, middle, right = drawn.axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ["real", "ce", "start"]
+    assert [label.get_text() for label in middle.get_yticklabels()] == ["real", "start"]
+    assert [line.get_gid() for line in right.lines if line.get_gid()] == ["code", "chat"]
+    (points,) = [line for line in middle.lines if line.get_gid() == "interval over prompts"]
+    pooled = lengths[(lengths["domain"] == "all") & (lengths["arm"] != "ce")]
+    np.testing.assert_allclose(np.asarray(points.get_xdata(), float), pooled["difference"])
+    retention = figures.draw("losses-retention", retention_table(scores, FEW).frame)
+    for axes in retention.axes:
+        assert {line.get_gid() for line in axes.lines} == {"start", "ce", "real"}
+    kept = {"path": 2.0, "branch": 1.0, "ratio": 0.5, "ratio_lo": 0.4, "ratio_hi": 0.6}
+    frame = pd.DataFrame([{"checkpoint": c, "position": str(p), **kept} for c in "ab" for p in (1, 2, 3)])
+    (axes,) = figures.draw("losses-variance", frame).axes
+    assert [len(np.asarray(line.get_xdata())) for line in axes.lines if line.get_gid()] == [3, 3]
+    rows = [
+        {
+            "serving": s,
+            "arm": a,
+            "domain": d,
+            "expected_len": 1.0,
+            "expected_len_lo": 0.9,
+            "expected_len_hi": 1.1,
+        }
+        for s in ("sampled", "greedy")
+        for a in ("ce", "real", "wtv")
+        for d in ("all", "code")
+    ]
+    decoding = figures.draw("losses-decoding", pd.DataFrame(rows))
+    assert [axes.get_title() for axes in decoding.axes] == ["sampled", "greedy"]
+    assert {line.get_gid() for line in decoding.axes[0].lines} == {"all", "code"}

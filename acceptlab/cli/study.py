@@ -82,6 +82,8 @@ def show(study: StudyArgument, fmt: FormatOption = OutputFormat.TABLE, output: O
 
     loaded = load_study(study)
     rows = []
+    for run in loaded.training.runs() if loaded.training else ():
+        rows.append({"part": "train", "name": run.name, "state": run.state(), "where": str(run.folder)})
     for entry in loaded.collections:
         folder = run_folder(entry, RUNS_FOLDER)
         rows.append({"part": "collect", "name": entry.name, "state": state_of(folder), "where": str(folder)})

@@ -13,6 +13,7 @@ Names a file that says how to train; reads none and trains nothing.
 
 from __future__ import annotations
 
+import json
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ class TrainedRun:
     seed: int | None
     config: Path
     folder: Path
+
+    def state(self) -> str:
+        """What of it is there: missing, or the last step that was reported."""
+        try:
+            lines = (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+            return f"step {json.loads(lines[-1])['step']:,}"
+        except (OSError, IndexError):
+            return "missing"
 
 
 @dataclass(frozen=True)
