@@ -63,10 +63,11 @@ def write_run(
         rows: dict[str, list[dict[str, Any]]] = {"nodes": [], "steps": [], "prompts": []}
         for index, step in enumerate(steps):
             rows["nodes"] += _node_rows({**keys, "step": index}, step.nodes)
-            rows["steps"].append(_step_row({**keys, "step": index}, step))
+            written = sum(row["emitted_len"] for row in rows["steps"])
+            rows["steps"].append(_step_row({**keys, "step": index, "context_len": 1 + written}, step))
         n_new = sum(row["emitted_len"] for row in rows["steps"])
         rows["prompts"] = [_fill(records.PROMPTS, {**keys, "source": (sources or {}).get(name, "hand")})]
-        rows["prompts"][0] |= {"n_new_tokens": n_new, "output_token_ids": [1] * n_new}
+        rows["prompts"][0] |= {"n_prompt_tokens": 1, "n_new_tokens": n_new, "output_token_ids": [1] * n_new}
         writer.write({table: _columns(table_rows) for table, table_rows in rows.items() if table_rows})
     if complete:
         writer.finish()

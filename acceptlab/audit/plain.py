@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from acceptlab.drafters.head_model import HeadModel
 from acceptlab.errors import UsageError
 from acceptlab.rng import generator
 from acceptlab.sampling import Warp
@@ -62,8 +63,9 @@ class PlainPair:
             return self._fitted(_full_forward(self._pair.draft_model, token_ids)[first - 1 :])
         tokens, places = torch.tensor(list(token_ids)), torch.arange(len(token_ids))
         target, draft = self._pair.target, self._pair.draft
-        target.reset()
-        target.prefill(tokens)  # feature heads read the target's states
+        if isinstance(getattr(draft, "inner", draft), HeadModel):  # it reads the target's states
+            target.reset()
+            target.prefill(tokens)
         draft.reset()
         logits = draft.forward(tokens, places, places[None, :] <= places[:, None])
         if len(logits) != len(tokens):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acceptlab.cli import audit_roads
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ AUDIT_FOLDER = Path("data/runs/audit")
 app = typer.Typer(
     no_args_is_help=True, help="Check that decoding is lossless, and that the checks have power."
 )
+
+app.add_typer(audit_roads.app)
 
 
 @app.callback()

@@ -36,3 +36,8 @@ def path_windows(
         connection.executemany("INSERT INTO path_nodes VALUES (?, ?)", rows)
     # no token has id -1: a list without entries would have no type
     return fetch(connection, "path_windows", measure=measure, ends=sorted(ends) or [-1])
+
+
+def chain_roots(connection: duckdb.DuckDBPyConnection, window: int) -> pd.DataFrame:
+    """Steps of chains by where they began in the written text (`chain_roots.sql`)."""
+    return fetch(connection, "chain_roots", window=window)
