@@ -236,7 +236,7 @@ def _record(proposal: Proposal, logits: Tensor, side: Target, settings: Warp) ->
         return {}, {}
     picked = torch.from_numpy(rows).to(logits.device)
     here = logits[picked]
-    target_probs = warp(here, settings) if side.probs is None else side.probs[picked]
+    target_probs = warp(here, settings) if side.probs is None else side.probs_of(rows)
     unwarped = settings.temperature == 1 and not settings.top_k and settings.top_p == 1
     contexts = Contexts(here, proposal.draft_logits, target_probs, proposal.draft_probs, unwarped)
     parent_index = _draft_rows(proposal)[proposal.tree.parent_rows]

@@ -8,6 +8,8 @@ the token that follows the accepted path (`emission`). The walk over the tree is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int
@@ -17,7 +19,7 @@ from acceptlab.errors import RunError, UsageError
 from acceptlab.relaxed import passes
 from acceptlab.rules import Rule, RuleKind
 from acceptlab.sampling import draw
-from acceptlab.verify.drafted import Drafted, Target, Verdict
+from acceptlab.verify.drafted import Drafted, Target, Verdict, rows_of
 from acceptlab.verify.lossless import (
     block_accepts,
     block_excess,
@@ -93,9 +95,9 @@ def accept_probs(
     if rule.is_argmax:
         accept = _argmax_accepts(rule, drafted, target)
     elif rule.kind is RuleKind.BLOCK:
-        accept = _block_accepts(drafted, _probs(rule, target), blocked)
+        accept = _block_accepts(drafted, _sampling(rule, target), blocked)
     else:
-        accept = _sibling_accepts(rule, drafted, _probs(rule, target), blocked)
+        accept = _sibling_accepts(rule, drafted, _sampling(rule, target), blocked)
     accept[blocked] = 0.0
     _refuse_undrawn(drafted, np.isnan(accept))
     return accept
@@ -116,9 +118,8 @@ def emission(
     """
     if rule.is_argmax:
         return int(_argmax(rule, target)[row]), None
-    probs = _probs(rule, target)
     children = [node for node in drafted.tree.children[row] if not blocked[node]]
-    here = probs[row : row + 1]
+    here = _sampling(rule, target).probs_of(np.array([row]))
     if not children:
         return here[0], None
     if rule.kind is RuleKind.ONEHOT:
@@ -126,7 +127,7 @@ def emission(
     draft_row = int(drafted.draft_rows[row])
     offered = _draft_probs(drafted)[draft_row : draft_row + 1]
     if rule.kind is RuleKind.BLOCK:
-        weights = _chain_weights(drafted, probs, blocked)
+        weights = _chain_weights(drafted, target, blocked)
         weight = weights[row - 1 : row] if row else torch.ones_like(weights[:1])
         law = block_excess(here, offered, weight)[0]
         return (law, None) if bool(law.sum() > 0) else (here[0], _if_possible(children[0], drafted, here))
@@ -155,62 +156,73 @@ def _argmax_accepts(rule: Rule, drafted: Drafted, target: Target) -> Nodes:
 def _sibling_accepts(
     rule: Rule,
     drafted: Drafted,
-    target_probs: Float64[Tensor, "contexts vocab"],
+    target: Target,
     blocked: Blocked,
 ) -> Nodes:
-    """Contexts with the same number of children are computed together."""
+    """Contexts with the same number of children are computed together, on the CPU one by one."""
     accept = np.zeros(drafted.tree.n_nodes)
-    families: dict[int, list[tuple[int, list[int]]]] = {}
-    for row, nodes in enumerate(drafted.tree.children):
-        tested = [node for node in nodes if not blocked[node]]
-        if tested:
-            families.setdefault(len(tested), []).append((row, tested))
-    for group in families.values():
+    for group in _families(drafted, blocked, one_by_one=target.is_on_cpu):
         rows = [row for row, _ in group]
         nodes_of = [nodes for _, nodes in group]
-        here = _rows(target_probs, rows)
+        here = target.probs_of(np.array(rows))
         tokens = _tokens(drafted, nodes_of, here)
         if rule.kind is RuleKind.ONEHOT:
-            values, _ = deterministic_siblings(here, tokens)
+            values, _ = deterministic_siblings(here, tokens, final=False)
         else:
-            offered = _rows(_draft_probs(drafted), [int(drafted.draft_rows[row]) for row in rows])
+            offered = rows_of(_draft_probs(drafted), drafted.draft_rows[rows])
             replace = rule.kind is RuleKind.REJECTION_IID
             values, _ = sampled_siblings(here, offered, tokens, replace=replace, final=False)
         accept[np.array(nodes_of)] = values.cpu().numpy()
     return accept
 
 
+def _families(
+    drafted: Drafted, blocked: Blocked, *, one_by_one: bool
+) -> Iterator[list[tuple[int, list[int]]]]:
+    """Groups of contexts with equally many children to test, each with these children.
+
+    A row of the vocabulary stays in a processor's cache, several do not; an accelerator wants them all at once.
+    """
+    families: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+    for row, nodes in enumerate(drafted.tree.children):
+        tested = [node for node in nodes if not blocked[node]]
+        if tested:
+            families.setdefault((len(tested), row if one_by_one else 0), []).append((row, tested))
+    yield from families.values()
+
+
 def _block_accepts(
     drafted: Drafted,
-    target_probs: Float64[Tensor, "contexts vocab"],
+    target: Target,
     blocked: Blocked,
 ) -> Nodes:
     """On a chain, node i is token i + 1 of the block; the block ends where nodes are blocked."""
     accept = np.zeros(drafted.tree.n_nodes)
-    weights = _chain_weights(drafted, target_probs, blocked)
+    weights = _chain_weights(drafted, target, blocked)
     length = len(weights)
     if length:
-        inner = slice(1, length)
-        offered = _rows(_draft_probs(drafted), [int(row) for row in drafted.draft_rows[inner]])
-        excess = block_excess(target_probs[inner], offered, weights[:-1]).sum(dim=-1)
+        inner = np.arange(1, length)
+        offered = rows_of(_draft_probs(drafted), drafted.draft_rows[inner])
+        excess = block_excess(target.probs_of(inner), offered, weights[:-1]).sum(dim=-1)
         accept[:length] = block_accepts(weights, excess).cpu().numpy()
     return accept
 
 
 def _chain_weights(
     drafted: Drafted,
-    target_probs: Float64[Tensor, "contexts vocab"],
+    target: Target,
     blocked: Blocked,
 ) -> Float64[Tensor, " length"]:
     tree = drafted.tree
     if any(parent != node - 1 for node, parent in enumerate(tree.parents)):
         raise UsageError("rule 'block' is for chains: use --tree chain:K, or rule rejection")
     length = int((~blocked).sum())
+    here = target.probs_of(np.arange(length))
     if length == 0:
-        return target_probs.new_zeros(0)
-    tokens = torch.from_numpy(drafted.token_ids[:length, None]).to(target_probs.device)
-    offered_rows = torch.from_numpy(drafted.draft_rows[:length, None]).to(target_probs.device)
-    wanted = target_probs[:length].gather(1, tokens)[:, 0]
+        return here.new_zeros(0)
+    tokens = torch.from_numpy(drafted.token_ids[:length, None]).to(here.device)
+    offered_rows = torch.from_numpy(drafted.draft_rows[:length, None]).to(here.device)
+    wanted = here.gather(1, tokens)[:, 0]
     offered = _draft_probs(drafted)[offered_rows, tokens][:, 0]
     _refuse_undrawn(drafted, (offered == 0).cpu().numpy())
     return block_weights(wanted / offered)
@@ -231,25 +243,19 @@ def _argmax(rule: Rule, target: Target) -> Int[np.ndarray, " contexts"]:
     return target.argmax
 
 
-def _probs(rule: Rule, target: Target) -> Float64[Tensor, "contexts vocab"]:
+def _sampling(rule: Rule, target: Target) -> Target:
+    """The target, if it has what a rule that samples reads."""
     if rule.kind is RuleKind.TREE:
         raise UsageError(f"rule '{rule}' is for certificates only: decode with greedy or top:M")
     if target.probs is None or target.probs.dtype != torch.float64:
         raise UsageError(f"rule '{rule}' needs the target's sampling distribution in float64")
-    return target.probs
+    return target
 
 
 def _draft_probs(drafted: Drafted) -> Float64[Tensor, "rows vocab"]:
     if drafted.draft_probs is None or drafted.draft_probs.dtype != torch.float64:
         raise UsageError("rules that sample need the draft's sampling distribution in float64")
     return drafted.draft_probs
-
-
-def _rows(probs: Float64[Tensor, "contexts vocab"], rows: list[int]) -> Float64[Tensor, "group vocab"]:
-    """Rows of a matrix: a view where they are consecutive, else a copy."""
-    if rows and rows == list(range(rows[0], rows[0] + len(rows))):
-        return probs[rows[0] : rows[0] + len(rows)]
-    return probs[torch.tensor(rows, dtype=torch.int64, device=probs.device)]
 
 
 def _tokens(

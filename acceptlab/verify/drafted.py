@@ -5,16 +5,28 @@ Data only. Rows of per-context arrays have the root first: row 0 is the root, ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int, Int8
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int8, Shaped
 from torch import Tensor
 
 from acceptlab.errors import UsageError
 from acceptlab.records import Outcome
 from acceptlab.tree import Tree
 from acceptlab.walk import OUTCOMES, UNTESTED, blocked_below
+
+
+def rows_of(
+    matrix: Shaped[Tensor, "rows columns"], rows: Int[np.ndarray, " some"]
+) -> Shaped[Tensor, "some columns"]:
+    """Rows of a matrix: a view where they are consecutive, else a copy."""
+    first = int(rows[0]) if len(rows) else 0
+    if (rows == np.arange(first, first + len(rows))).all():
+        return matrix[first : first + len(rows)]
+    return matrix[torch.from_numpy(rows).to(matrix.device)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +65,12 @@ class Target:
     for typical.
     """
 
-    probs: Float[Tensor, "contexts vocab"] | None = None
-    """Sampling distribution of every context; float64, which a rule checks."""
+    probs: Float[Tensor, "rows vocab"] | None = None
+    """Sampling distributions; float64, which a rule checks. A row a context, unless `prob_rows` says otherwise."""
+    prob_rows: Int[np.ndarray, " contexts"] | None = None
+    """The row of `probs` for every context, -1 where it is made only if it is asked for (`late`)."""
+    late: Callable[[int], Tensor] | None = None
+    """The sampling distribution of one context, as one row. Of the leaves at most one is ever needed."""
     argmax: Int[np.ndarray, " contexts"] | None = None
     """The target's argmax in every context; the lowest id among exact ties."""
     node_prob: Float64[np.ndarray, " nodes"] | None = None
@@ -65,6 +81,32 @@ class Target:
     """Largest model probability; needed only in contexts with children."""
     entropy: Float64[np.ndarray, " contexts"] | None = None
     """Entropy of the model distribution in nats; needed only in contexts with children."""
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the sampling distributions lie in the computer's own memory."""
+        return self.probs is not None and self.probs.device.type == "cpu"
+
+    def probs_of(self, contexts: Int[np.ndarray, " some"]) -> Float[Tensor, "some vocab"]:
+        """Sampling distributions of some contexts, in that order: a view where they lie one after the other.
+
+        Raises:
+            UsageError: there are none, or not of these contexts.
+        """
+        if self.probs is None:
+            raise UsageError("the target's sampling distributions were not read")
+        rows = contexts if self.prob_rows is None else self.prob_rows[contexts]
+        if (rows >= 0).all():
+            return rows_of(self.probs, rows)
+        if self.late is None:
+            raise UsageError(
+                f"the target's sampling distribution of context {contexts[rows < 0][0]} is missing"
+            )
+        each = [
+            self.late(int(c)) if row < 0 else self.probs[row : row + 1]
+            for c, row in zip(contexts, rows, strict=True)
+        ]
+        return torch.cat(each) if len(each) > 1 else each[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,7 +65,7 @@ def sampled_siblings(
     return torch.cat(accepts, dim=1), residual
 
 
-def deterministic_siblings(target: Probs, tokens: Tokens) -> tuple[Accepts, Probs]:
+def deterministic_siblings(target: Probs, tokens: Tokens, *, final: bool = True) -> tuple[Accepts, Probs]:
     """Candidates chosen without looking at the target's randomness, in any order, all different.
 
     Sibling i is accepted with its target probability over what the earlier siblings left; the correction is
@@ -73,17 +73,26 @@ def deterministic_siblings(target: Probs, tokens: Tokens) -> tuple[Accepts, Prob
     proposed. Masses are summed directly: 1 minus the earlier ones would cancel where the siblings cover the
     support.
 
+    Args:
+        target: sampling distribution of the target.
+        tokens: the candidates in the order in which they are tried.
+        final: whether the residual after the last one is wanted.
+
     Returns:
         Acceptance probability of every sibling once tested; and the residual, unnormalised.
     """
     accepts = []
     residual = target
-    for rank in range(tokens.shape[1]):
+    n_siblings = tokens.shape[1]
+    for rank in range(n_siblings):
         token = tokens[:, rank : rank + 1]
         mass = residual.sum(dim=-1, keepdim=True)
         wanted = residual.gather(1, token)
         accepts.append((wanted / mass.masked_fill(mass == 0, 1.0)).clamp_(max=1.0))
-        residual = residual.scatter(1, token, 0.0)
+        if rank == 0 and (final or n_siblings > 1):
+            residual = residual.scatter(1, token, 0.0)
+        elif final or rank + 1 < n_siblings:
+            residual.scatter_(1, token, 0.0)  # a copy of our own by now
     return torch.cat(accepts, dim=1), residual
 
 

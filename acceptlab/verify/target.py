@@ -14,7 +14,7 @@ from torch import Tensor
 from acceptlab.errors import RunError
 from acceptlab.rules import Rule, RuleKind
 from acceptlab.sampling import Warp, warp, where_float64
-from acceptlab.verify.drafted import Drafted, Target
+from acceptlab.verify.drafted import Drafted, Target, rows_of
 
 
 def read_target(
@@ -29,9 +29,9 @@ def read_target(
         settings: temperature and truncation; read by lossless rules only.
     """
     if not rule.is_argmax:
-        return Target(probs=warp(logits, settings))
+        return _sampling(drafted, logits, settings)
     logits = logits if rule.kind in {RuleKind.GREEDY, RuleKind.TOP} else where_float64(logits)
-    top, argmax = logits.max(dim=-1)  # the first of equal maxima, that is the lowest id
+    top, argmax = _largest(logits)
     if not bool((top < torch.inf).all()):
         raise RunError("the target gave logits that are nan or infinite: try --dtype float32")
     ids = argmax.cpu().numpy()
@@ -41,15 +41,16 @@ def read_target(
     parent_rows = torch.from_numpy(drafted.tree.parent_rows).to(logits.device)
     if rule.kind is RuleKind.TOP:
         return Target(argmax=ids, node_rank=_ranks(logits, parent_rows, tokens).cpu().numpy())
-    rows = torch.from_numpy(np.flatnonzero(drafted.tree.n_children)).to(logits.device)
-    probs = torch.softmax(logits[rows], dim=-1, dtype=torch.float64)
+    inner = np.flatnonzero(drafted.tree.n_children)
+    rows, here = torch.from_numpy(inner).to(logits.device), rows_of(logits, inner)
+    probs = torch.softmax(here, dim=-1, dtype=torch.float64)
     # the token's and the largest probability come from one array: a tie with the argmax is an exact tie
     of_node = torch.searchsorted(rows, parent_rows)
     top_prob = probs.gather(1, argmax[rows, None])[:, 0]
     nowhere = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
     entropy = None
     if rule.kind is RuleKind.TYPICAL:
-        entropy = nowhere.scatter(0, rows, _entropy(probs, top_prob, logits[rows], top[rows])).cpu().numpy()
+        entropy = nowhere.scatter(0, rows, _entropy(probs, top_prob, here, top[rows])).cpu().numpy()
     return Target(
         argmax=ids,
         node_prob=probs[of_node, tokens].cpu().numpy(),
@@ -58,10 +59,40 @@ def read_target(
     )
 
 
+def _sampling(drafted: Drafted, logits: Float[Tensor, "contexts vocab"], settings: Warp) -> Target:
+    """Sampling distributions of the contexts that the rules or the records need anyway; the others when asked for."""
+    needed = (drafted.draft_rows >= 0) | (drafted.tree.n_children > 0)
+    if needed.all():
+        return Target(probs=warp(logits, settings))
+    contexts = np.flatnonzero(needed)
+    prob_rows = np.full(len(logits), -1, dtype=np.int64)
+    prob_rows[contexts] = np.arange(len(contexts))
+    return Target(
+        probs=warp(rows_of(logits, contexts), settings),
+        prob_rows=prob_rows,
+        late=lambda context: warp(logits[context : context + 1], settings),
+    )
+
+
+def _largest(
+    logits: Float[Tensor, "contexts vocab"],
+) -> tuple[Float[Tensor, " contexts"], Int64[Tensor, " contexts"]]:
+    """The largest logit of every context and its token: the first of equal ones, that is the lowest id."""
+    if _is_plain(logits):  # torch takes ten times as long on the CPU
+        ids = torch.from_numpy(logits.numpy().argmax(axis=-1).reshape(-1))
+        return logits.gather(1, ids[:, None])[:, 0], ids
+    top, ids = logits.max(dim=-1)
+    return top, ids
+
+
 def _ranks(
     logits: Float[Tensor, "contexts vocab"], rows: Int64[Tensor, " nodes"], tokens: Int64[Tensor, " nodes"]
 ) -> Int64[Tensor, " nodes"]:
     """Rank of a token among the logits of its row, 0 the largest, exact ties by lower id."""
+    if _is_plain(logits):  # counting is slow in torch on the CPU, and so is copying rows
+        table = logits.numpy()
+        places = zip(rows.tolist(), tokens.tolist(), strict=True)
+        return torch.tensor([_rank(table[row], token) for row, token in places], dtype=torch.int64)
     here = logits[rows]
     own = here.gather(1, tokens[:, None])
     above = (here > own).sum(dim=-1, dtype=torch.int32)
@@ -72,6 +103,16 @@ def _ranks(
     return above.long()
 
 
+def _rank(logits: Float[np.ndarray, " vocab"], token: int) -> int:
+    own = logits[token]
+    return int(np.count_nonzero(logits > own) + np.count_nonzero(logits[:token] == own))
+
+
+def _is_plain(logits: Float[Tensor, "contexts vocab"]) -> bool:
+    """Whether NumPy reads the logits where they are."""
+    return logits.device.type == "cpu" and logits.dtype in {torch.float32, torch.float64}
+
+
 def _entropy(
     probs: Float64[Tensor, "rows vocab"],
     top_prob: Float64[Tensor, " rows"],
@@ -80,5 +121,8 @@ def _entropy(
 ) -> Float64[Tensor, " rows"]:
     """Entropy in nats: top logit - log(top prob) - E[logit], with 0 * -inf taken as 0."""
     lowest = torch.finfo(torch.float32).min
-    mean: Tensor = torch.linalg.vecdot(probs, logits.clamp(min=lowest).double())
+    # row by row: a row stays in the processor's cache
+    mean = torch.stack(
+        [row.dot(own.clamp(min=lowest).double()) for row, own in zip(probs, logits, strict=True)]
+    )
     return top.double() - top_prob.log() - mean
