@@ -34,7 +34,7 @@ LAYERS = (
     {"figures"},
     {"report"},
     {"training", "bench", "run"},
-    {"audit"},
+    {"along", "audit"},
     {"study"},
     {"cli"},
 )

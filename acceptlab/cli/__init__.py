@@ -20,6 +20,7 @@ from acceptlab.errors import AcceptlabError
 
 _COMMANDS = (
     "collect",
+    "contexts",
     "analyze",
     "report",
     "study",
