@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli import bench_rules, bench_speedup
+from acceptlab.cli import bench_rules, bench_speedup, bench_verify
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
 app = typer.Typer(no_args_is_help=True, help="Measure where the time goes.")
@@ -68,3 +68,4 @@ def collector(
 
 app.add_typer(bench_rules.app)
 app.add_typer(bench_speedup.app)
+app.add_typer(bench_verify.app)

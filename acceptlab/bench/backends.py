@@ -1,0 +1,148 @@
+"""Ways to run one target on a processor: plain, packed, compiled, in fewer bits, in another library.
+
+Boundary: a loaded pair in, language models out, each with what it is and why it cannot be had, if it cannot. Nothing
+here is timed. Except for the 32-bit ones, a backend is another model: its text and its acceptance are its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from acceptlab.errors import UsageError
+from acceptlab.models import LanguageModel
+from acceptlab.pairs.cached import CachedModel
+from acceptlab.pairs.vocab import PaddedModel, Vocabulary, fit, vocabulary_of
+
+if TYPE_CHECKING:
+    from acceptlab.pairs import Pair
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to run the target."""
+
+    name: str
+    what: str
+    make: Callable[[Pair], LanguageModel]
+    trees: bool = True
+    """Whether it takes the mask of a tree."""
+
+
+def make_backend(name: str, pair: Pair) -> LanguageModel:
+    """The pair's target on a backend, with rows as wide as the pair's own.
+
+    Raises:
+        UsageError: no such backend, or it cannot be had here.
+    """
+    if name not in BACKENDS:
+        raise UsageError(f"unknown backend '{name}': use one of {', '.join(BACKENDS)}")
+    if name != "llama.cpp" and pair.target_model.dtype != torch.float32:
+        raise UsageError(
+            f"backends start from float32 weights, not {pair.target_model.dtype}: add --dtype float32"
+        )
+    made = BACKENDS[name].make(pair)
+    if not isinstance(pair.target, PaddedModel):
+        return made
+    width = pair.target.vocab_size
+    missing = tuple(i for i in vocabulary_of(pair.tokenizer).missing if i < width)
+    return fit(made, Vocabulary(width, missing))
+
+
+def _float32(pair: Pair) -> LanguageModel:
+    return CachedModel(pair.target_model, "float32", lean=False)
+
+
+def _packed(pair: Pair) -> LanguageModel:
+    model = CachedModel(pair.target_model, "packed", lean=True)
+    if not model.is_lean:
+        raise UsageError(
+            "packed weights do not run here: they need a Llama-type target in float32 on an x86 processor"
+        )
+    return model
+
+
+def _bfloat16(pair: Pair) -> LanguageModel:
+    return CachedModel(_copy_of(pair.target_model).to(torch.bfloat16), "bfloat16", lean=False)
+
+
+def _compiled(pair: Pair) -> LanguageModel:
+    """The feed-forward blocks compiled by torch.compile, for any number of rows: attention has caches of its own."""
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        raise UsageError("torch.compile needs a C++ compiler: install g++, or leave this backend out")
+    model = _copy_of(pair.target_model)
+    blocks = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "mlp"]
+    if not blocks:
+        raise UsageError(f"{type(model).__name__} has no blocks named mlp to compile: leave this backend out")
+    for block in blocks:
+        block.compile(dynamic=True)
+    return CachedModel(model, "compile", lean=False)
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with 8-bit weights; inputs are quantized by their own range in every pass (dynamic)."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            # deprecated in favour of a package of its own, and still the only one that ships with torch
+            warnings.simplefilter("ignore")
+            from torch.ao.quantization import quantize_dynamic
+
+            wrapped = nn.Sequential(linear).eval()
+            quantize: Any = quantize_dynamic
+            self._inner: Any = quantize(wrapped, {nn.Linear}, dtype=torch.qint8)[0]
+        self.weight = torch.empty(linear.weight.shape, device="meta")
+        """Stands for the plain weight, of which only the shape is asked."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The product, in float32."""
+        out: Tensor = self._inner(x)
+        return out
+
+
+def _int8(pair: Pair) -> LanguageModel:
+    if find_spec("torch.ao.quantization") is None:
+        raise UsageError("this release of torch has no dynamic quantization any more: leave int8 out")
+    model = _copy_of(pair.target_model)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, Int8Linear(module))
+    return CachedModel(model, "int8", lean=False)
+
+
+def _llama_cpp(pair: Pair) -> LanguageModel:
+    from acceptlab.bench.llama_cpp import load_llama_cpp
+
+    return load_llama_cpp(pair)
+
+
+def _copy_of(model: Any) -> Any:
+    """A copy that can be changed; the hooks of heads that watch the target are not copied."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        module._forward_hooks.clear()
+    return copied
+
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Backend("float32", "transformers as it is, 32 bits", _float32),
+        Backend("packed", "32 bits, weights laid out once for small products", _packed),
+        Backend("compile", "32 bits, feed-forward blocks by torch.compile", _compiled),
+        Backend("int8", "8-bit weights, inputs quantized in every pass (torch dynamic quantization)", _int8),
+        Backend("bfloat16", "16-bit weights and activations", _bfloat16),
+        Backend("llama.cpp", "llama.cpp on the pair's GGUF file, chains only", _llama_cpp, trees=False),
+    )
+}
+"""All backends by name, in the order of tables."""
