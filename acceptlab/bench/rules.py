@@ -1,7 +1,7 @@
 """What a rule costs: the time from the target's logits to the verdict, as a share of the step that it decides.
 
-Every rule decodes the same prompts with the real pair, in turn, and each share is taken between times of the same steps,
-so that a slow hour slows both sides. What to run comes from the caller; nothing here prints.
+Every rule decodes the same prompts with the real pair, in turn, and each share is taken between times of the same
+steps, so that a slow hour slows both sides. What to run comes from the caller; nothing here prints.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ LIMIT = 0.05
 COLUMNS = {
     "rule": "verification rule",
     "tree": "tree that it verifies; block verifies chains",
-    "rule_ms": "time a step from the target's logits to the verdict: what the rule reads of them, and its decision (ms)",
+    "rule_ms": "time a step from the target's logits to the verdict (ms)",
     "step_ms": "time of a step: drafting, target pass, rule, measures, bookkeeping (ms)",
     "share": "rule_ms / step_ms, sums over all steps; the interval resamples prompts",
-    "verdict": f"under {LIMIT:.0%} where the upper end of the interval, or the share if there is none, is below {LIMIT:g}",
+    "verdict": f"under {LIMIT:.0%} where the upper end of the interval (the share, if there is none) is",
     "n_steps": "drafted steps",
     "n_prompts": "prompts",
 }
