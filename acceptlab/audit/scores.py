@@ -105,7 +105,7 @@ def _kept(path: Path, facts: dict[str, Any]) -> pd.DataFrame:
         empty: pd.DataFrame = SCHEMA.empty_table().to_pandas()
         return empty
     frame, found = read_scores(path)
-    for name in sorted({*facts, *found}):
+    for name in sorted({*facts, *found}, reverse=True):  # the run's id first
         if found.get(name) != facts.get(name):
             raise UsageError(
                 f"'{path}' holds scores with {name} {found.get(name)!r}, not {facts.get(name)!r}: name another --scores"
