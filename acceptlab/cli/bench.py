@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli import bench_rules, bench_speedup, bench_verify
+from acceptlab.cli import bench_memory, bench_rules, bench_speedup, bench_verify
+from acceptlab.cli.bench_options import BenchBar, RepeatsOption
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
 app = typer.Typer(no_args_is_help=True, help="Measure where the time goes.")
@@ -23,10 +24,11 @@ def collector(
     target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
     draft: Annotated[str | None, typer.Option(help="Draft: as for collect.")] = None,
     domain: Annotated[str, typer.Option(help="Domains of the prompts.")] = "all",
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 2,
+    limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 3,
     tree: Annotated[str, typer.Option(help="Tree, as for collect.")] = "kary:depth=3,branch=2",
     rule: Annotated[str, typer.Option(help="Rule, as for collect.")] = "greedy",
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 48,
+    repeats: RepeatsOption = 2,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     fmt: FormatOption = OutputFormat.TABLE,
@@ -34,9 +36,13 @@ def collector(
 ) -> None:
     """Split the time of a collection: model passes, choosing and judging nodes, measures, writing.
 
-    Example:  acceptlab bench collector --limit 1
+    Example:  acceptlab bench collector --limit 1 --repeats 1
+
+    Its passes are also run again by themselves, prompt by prompt in turn with the collection: what the collection takes
+    beyond them is the price of deciding and recording. Intervals need ten prompts.
     """
     from acceptlab.bench.collector import collector_split
+    from acceptlab.bench.floor import floor_samples, over_floor
     from acceptlab.run import Request, plan, prepare
 
     request = Request(
@@ -54,6 +60,9 @@ def collector(
     planned = plan(request)
     loaded, settings = prepare(planned)
     split = collector_split(loaded, planned.prompts, settings)
+    with BenchBar("prompts") as bar:
+        ratio = over_floor(floor_samples(loaded, planned.prompts, settings, repeats, bar))
+    ends = "" if ratio.lo is None else f" [{ratio.lo:.3f}, {ratio.hi:.3f}]"
     emit(
         split.frame,
         fmt=fmt,
@@ -61,11 +70,14 @@ def collector(
         title=f"Time of a collection: {planned.config['pair']}, {request.tree}, {request.rule}",
         notes=[
             f"{split.inside_passes:.1%} of {split.wall_s:.1f} s was spent inside model passes",
+            f"collecting takes {ratio.value:.3f}{ends} times its bare model passes ({ratio.n_prompts} prompts, "
+            f"{repeats} repeats in turn)",
             f"{split.n_nodes:,} nodes, {split.nodes_per_hour:,.0f} nodes an hour at this rate",
         ],
     )
 
 
+app.add_typer(bench_memory.app)
 app.add_typer(bench_rules.app)
 app.add_typer(bench_speedup.app)
 app.add_typer(bench_verify.app)
