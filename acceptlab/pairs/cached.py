@@ -15,7 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from acceptlab.pairs.fused import Part
+from acceptlab.pairs.lean import LeanModel, can_run_lean
+
 _FIRST_CAPACITY = 256
+_PLAIN_AFTER = 3
+"""After so many one-row passes without another the plain weights are used: stepping token by token is a little faster
+on them, but they take memory that speculation, where single rows are rare, can do without."""
 
 
 class _SlotLayer(DynamicLayer):  # type: ignore[misc]
@@ -77,11 +83,12 @@ class _SlotLayer(DynamicLayer):  # type: ignore[misc]
 class CachedModel:
     """A transformers model with a slot cache (implements `acceptlab.models.LanguageModel`).
 
+    With `lean`, a model that allows it runs on packed weights (`pairs.lean`); all others run through transformers.
     The model is put into evaluation mode. The attention mask is additive in the model's dtype, (1, 1, rows, slots),
     0 where a row may look and the dtype's minimum elsewhere: eager attention misreads any other kind silently.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str) -> None:
+    def __init__(self, model: PreTrainedModel, name: str, *, lean: bool = False) -> None:
         self.model = model.eval()
         self.name = name
         self.device: torch.device = model.device
@@ -94,6 +101,17 @@ class CachedModel:
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
         self._blocked = torch.finfo(self.dtype).min
+        self._lean = LeanModel(model) if lean and can_run_lean(model) else None
+        self.reset()
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether passes run on packed weights."""
+        return self._lean is not None
+
+    def use_transformers(self) -> None:
+        """From now on run through transformers alone; empties the cache."""
+        self._lean = None
         self.reset()
 
     @property
@@ -104,13 +122,18 @@ class CachedModel:
     def reset(self) -> None:
         """Empty the cache and give its buffers back."""
         self._n_slots = 0
+        self._n_single = 0
         self._cache = Cache(layer_class_to_replicate=_SlotLayer)
+        self._slots = self._lean.new_cache() if self._lean else None
 
     @torch.inference_mode()
     def prefill(self, token_ids: Int[Tensor, " tokens"]) -> None:
         """Append a plain causal run of tokens behind a dense prefix; no logits are computed but one row's."""
         n_tokens = token_ids.shape[0]
         if n_tokens == 0:
+            return
+        if self._lean:
+            self._run_lean(token_ids, torch.arange(self._n_slots, self._n_slots + n_tokens), None)
             return
         positions = torch.arange(self._n_slots, self._n_slots + n_tokens)
         if self._n_slots:
@@ -128,7 +151,28 @@ class CachedModel:
         visible: Bool[Tensor, "rows slots"],
     ) -> Float[Tensor, "rows vocab"]:
         """Append one slot a row; next-token logits of every row in float32."""
+        if self._lean:
+            logits = self._run_lean(token_ids, positions, visible)
+            assert logits is not None
+            return logits
         return self._run(token_ids, positions, visible, logits_to_keep=0)
+
+    def _run_lean(
+        self, token_ids: Tensor, positions: Tensor, visible: Tensor | None
+    ) -> Float[Tensor, "rows vocab"] | None:
+        assert self._lean is not None
+        assert self._slots is not None
+        n_rows = len(token_ids)
+        self._n_single = self._n_single + 1 if n_rows == 1 else 0
+        logits = self._lean.run(
+            token_ids,
+            positions,
+            [Part(self._slots, n_rows, visible)],
+            with_logits=visible is not None,
+            plain=self._n_single > _PLAIN_AFTER,
+        )
+        self._n_slots += n_rows
+        return logits
 
     def _run(
         self, token_ids: Tensor, positions: Tensor, visible: Tensor | None, logits_to_keep: int
@@ -156,6 +200,9 @@ class CachedModel:
         moved = torch.nonzero(slots != torch.arange(len(slots)))
         first = int(moved[0]) if len(moved) else len(slots)
         tail = slots[first:].to(self.device)
-        for layer in self._cache.layers:
-            layer.keep(first, tail)
+        if self._slots is not None:
+            self._slots.keep(first, tail)
+        else:
+            for layer in self._cache.layers:
+                layer.keep(first, tail)
         self._n_slots = len(slots)

@@ -17,6 +17,7 @@ def load_pair(
     draft: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    lean: bool = True,
 ) -> Pair:
     """Load a pair: a named one, or any target with any draft.
 
@@ -27,6 +28,7 @@ def load_pair(
             or `drafter:NAME` for a shipped one.
         device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:1, mps.
         dtype: auto, float32, bfloat16, float16.
+        lean: run models on packed weights where that is possible; otherwise all passes go through transformers.
 
     Raises:
         UsageError: a model that does not exist or cannot be run exactly, or tokenizers that disagree.
@@ -43,7 +45,9 @@ def load_pair(
         target_model = load_model(source, numbers, place)
         width = common_width(tokenizer, target_model)
         loaded = load_draft(draft_name, target_model, width, numbers, place)
-        return pair_from_models(tokenizer, target_model, loaded, name=pair_name, target_source=source)
+        return pair_from_models(
+            tokenizer, target_model, loaded, name=pair_name, target_source=source, lean=lean
+        )
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

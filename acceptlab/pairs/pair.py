@@ -76,6 +76,7 @@ class Pair:
         if not self._description:
             target = _describe_model(self.target_model, self.target_source, self.target.name)
             draft = _describe_model(self.draft_model, self.draft_source, self.draft_id or self.draft.name)
+            target["passes"], draft["passes"] = _passes(self.target), _passes(self.draft)
             self._description = {
                 "models": {"target": target, "draft": draft},
                 "tokenizer_sha256": tokenizer_sha256(self.tokenizer),
@@ -93,6 +94,7 @@ def pair_from_models(
     name: str = "in memory",
     draft_tokenizer: Any | None = None,
     target_source: Source | None = None,
+    lean: bool = True,
 ) -> Pair:
     """Make a pair of loaded models, with all checks.
 
@@ -103,6 +105,7 @@ def pair_from_models(
         name: the pair's name.
         draft_tokenizer: the draft's own, to be compared with the target's; None takes the target's.
         target_source: where the target came from, for the description.
+        lean: run models on packed weights where that is possible (see `pairs.lean`).
 
     Raises:
         UsageError: a model that cannot be run exactly, or tokenizers that disagree.
@@ -114,12 +117,12 @@ def pair_from_models(
     if draft.tokenizer is not None:
         notes += check_tokenizers(tokenizer, draft.tokenizer, draft.name)
     vocabulary = _common_vocabulary(tokenizer, target_model)
-    draft_core = _draft_core(draft)
+    draft_core = _draft_core(draft, lean)
     if isinstance(draft_core, HeadModel):
-        target_core = _cached(target_model, target_id, kind=WatchedModel)
+        target_core = _cached(target_model, target_id, lean, kind=WatchedModel)
         draft_core.attach(target_core)
     else:
-        target_core = _cached(target_model, target_id)
+        target_core = _cached(target_model, target_id, lean)
     notes += width_notes("target", target_core, vocabulary)
     if draft.language_model is None:
         notes += width_notes("draft", draft_core, vocabulary)
@@ -144,21 +147,30 @@ def pair_from_models(
     )
 
 
-def _cached(model: PreTrainedModel, name: str, kind: type[Kind] = CachedModel) -> Kind:  # type: ignore[assignment]
+def _cached(model: PreTrainedModel, name: str, lean: bool, kind: type[Kind] = CachedModel) -> Kind:  # type: ignore[assignment]
     checks.check_model(model, name)
-    cached = kind(model.eval().requires_grad_(False), name)
+    cached = kind(model.eval().requires_grad_(False), name, lean=lean)
     limit = checks.window_limit(model.config)
-    if limit is None or limit >= PROBE_LEN:
-        probe(cached, model, name)
+    if limit is not None and limit < PROBE_LEN:
+        cached.use_transformers()
+        return cached
+    if cached.is_lean:
+        try:
+            probe(cached, model, name)
+            return cached
+        except UsageError:
+            # what transformers does with this model is then the only way that is known to be right
+            cached.use_transformers()
+    probe(cached, model, name)
     return cached
 
 
-def _draft_core(draft: Draft) -> LanguageModel:
+def _draft_core(draft: Draft, lean: bool) -> LanguageModel:
     if draft.language_model is not None:
         return draft.language_model
     if draft.model is None:
         raise UsageError(f"the draft '{draft.name}' has neither a model nor a language model")
-    return _cached(draft.model, draft.name)
+    return _cached(draft.model, draft.name, lean)
 
 
 def _longest(*models: LanguageModel) -> float:
@@ -180,6 +192,12 @@ def output_width(model: PreTrainedModel) -> int:
 def common_width(tokenizer: Any, target_model: PreTrainedModel) -> int:
     """Width of the rows that both models of a pair give."""
     return _common_vocabulary(tokenizer, target_model).width
+
+
+def _passes(model: LanguageModel) -> str:
+    """What runs the passes of a model."""
+    core = model.inner if isinstance(model, PaddedModel) else model
+    return "packed weights" if getattr(core, "is_lean", False) else "plain weights"
 
 
 def _describe_model(model: PreTrainedModel | None, source: Source | None, name: str) -> dict[str, Any]:

@@ -41,14 +41,14 @@ class WatchedModel(CachedModel):
 
     _states: Tensor
 
-    def __init__(self, model: PreTrainedModel, name: str) -> None:
+    def __init__(self, model: PreTrainedModel, name: str, *, lean: bool = False) -> None:
         norm = getattr(model.base_model, "norm", None)
         if norm is None:
             raise UsageError(
                 f"a head cannot read the hidden states of '{name}': use it with a Llama-type target"
             )
         norm.register_forward_hook(self._watch)
-        super().__init__(model, name)
+        super().__init__(model, name, lean=lean)
 
     def _watch(self, module: Any, inputs: Any, output: Tensor) -> None:
         self._states = torch.cat([self._states, output[0]])

@@ -1,0 +1,259 @@
+"""The decoder layers of a Llama on packed weights: the same numbers as transformers, with a fifth of its operations.
+
+Boundary: hidden states in, hidden states out, for several sequences in one pass, each with its own cache of slots.
+Embedding, final norm and output layer are the caller's. What the checkpoint keeps apart is joined or folded when the
+weights are packed: query, key and value into one product, gate and up into one, every norm's scale into the product
+behind it, the scale of attention into the rotary tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from weakref import WeakValueDictionary
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from acceptlab.pairs.packed import Packed
+
+FIRST_CAPACITY = 256
+_LONG = 64
+"""From this many rows on attention runs in blocks: the table of scores would be large."""
+
+Rotary = Callable[[Int[Tensor, " rows"]], tuple[Float[Tensor, "rows dim"], Float[Tensor, "rows dim"]]]
+
+
+@dataclass(frozen=True)
+class LlamaWeights:
+    """The weights of one decoder layer, as the checkpoint names them."""
+
+    input_norm: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    post_norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True)
+class LlamaSizes:
+    """What the shapes of the weights do not tell."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rms_eps: float
+
+
+class SlotCache:
+    """Keys and values of one sequence in one buffer, (layers, 2 * kv_heads, capacity, head_dim), that doubles."""
+
+    def __init__(self, n_layers: int, n_rows: int, head_dim: int) -> None:
+        self.length = 0
+        self.buffer = torch.zeros((n_layers, n_rows, FIRST_CAPACITY, head_dim))
+
+    def open(self, n_slots: int) -> slice:
+        """Make room for that many more slots and return them."""
+        start, end = self.length, self.length + n_slots
+        capacity = self.buffer.shape[2]
+        if end > capacity:
+            old = self.buffer
+            self.buffer = old.new_zeros((*old.shape[:2], max(end, 2 * capacity), old.shape[3]))
+            self.buffer[:, :, :start] = old[:, :, :start]
+        self.length = end
+        return slice(start, end)
+
+    def keep(self, first: int, tail: Int[Tensor, " slots"]) -> None:
+        """Keep the first slots as they are and move the slots `tail` behind them."""
+        self.length = first + len(tail)
+        if len(tail):
+            self.buffer[:, :, first : self.length] = self.buffer[:, :, tail]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one sequence in a pass; `visible` (rows, slots) is None for a plain causal run."""
+
+    cache: SlotCache
+    n_rows: int
+    visible: Bool[Tensor, "rows slots"] | None
+
+
+class _Layer:
+    """One layer's packed weights. Single rows may run on the plain ones: packing gains nothing for them."""
+
+    def __init__(self, weights: LlamaWeights) -> None:
+        self.weights = weights
+        root = weights.q.shape[1] ** 0.5
+        self._before, self._after = weights.input_norm * root, weights.post_norm * root
+        self._qkv = Packed(torch.cat([weights.q, weights.k, weights.v]) * self._before)
+        self._o = Packed(weights.o)
+        self._gate_up = Packed(torch.cat([weights.gate, weights.up]) * self._after)
+        self._down = Packed(weights.down)
+
+    def qkv(self, x: Tensor, plain: bool) -> Tensor:
+        """Queries, keys and values side by side."""
+        if not plain:
+            return self._qkv.linear(x)
+        x = x * self._before
+        wanted = (self.weights.q, self.weights.k, self.weights.v)
+        return torch.cat([functional.linear(x, weight) for weight in wanted], dim=-1)
+
+    def add_o(self, attended: Tensor, x: Tensor, plain: bool) -> Tensor:
+        """The output projection and the residual."""
+        return x + functional.linear(attended, self.weights.o) if plain else self._o.linear_add(attended, x)
+
+    def add_mlp(self, normed: Tensor, x: Tensor, plain: bool) -> Tensor:
+        """The gated feed-forward block and the residual."""
+        if plain:
+            normed = normed * self._after
+            gate = functional.silu(functional.linear(normed, self.weights.gate))
+            return x + functional.linear(
+                gate.mul_(functional.linear(normed, self.weights.up)), self.weights.down
+            )
+        gate, up = self._gate_up.linear(normed).chunk(2, dim=-1)
+        return self._down.linear_add(functional.silu(gate).mul_(up), x)
+
+
+_PACKED_LAYERS: WeakValueDictionary[tuple[int, ...], _Layer] = WeakValueDictionary()
+"""Layers by where their weights lie: a draft made of the target's own layers shares them."""
+
+
+def _packed_layer(weights: LlamaWeights) -> _Layer:
+    # a layer holds its weights, so an address stays taken as long as the entry lives
+    tensors = [getattr(weights, field.name) for field in fields(weights)]
+    key = tuple(number for tensor in tensors for number in (tensor.data_ptr(), tensor._version))
+    layer = _PACKED_LAYERS.get(key)
+    if layer is None:
+        layer = _PACKED_LAYERS[key] = _Layer(weights)
+    return layer
+
+
+class FusedLlama:
+    """Llama decoder layers that run on packed weights."""
+
+    def __init__(self, layers: Iterable[LlamaWeights], sizes: LlamaSizes, rotary: Rotary) -> None:
+        self.sizes = sizes
+        self._rotary = rotary
+        self._layers = [_packed_layer(weights) for weights in layers]
+        size = self._layers[0].weights.q.shape[1]
+        self._root_eps = torch.tensor((size * sizes.rms_eps) ** 0.5)
+        # attention's scale goes to the queries by way of the rotary tables; values pass through them unchanged
+        self._factor = torch.ones(sizes.n_heads + sizes.n_kv_heads, 1)
+        self._factor[: sizes.n_heads] = sizes.head_dim**-0.5
+
+    def new_cache(self) -> SlotCache:
+        """An empty cache."""
+        return SlotCache(len(self._layers), 2 * self.sizes.n_kv_heads, self.sizes.head_dim)
+
+    def run(
+        self,
+        x: Float[Tensor, "rows size"],
+        positions: Int[Tensor, " rows"],
+        parts: Sequence[Part],
+        *,
+        plain: bool = False,
+    ) -> Float[Tensor, "rows size"]:
+        """Run all layers over the rows of all parts, below each other, and append them to their caches.
+
+        `plain` takes the weights as they were before packing: a little faster for one row.
+        """
+        cos, sin = self._tables(positions)
+        spans = [part.cache.open(part.n_rows) for part in parts]
+        bounds = _bounds(parts)
+        biases = [_bias(part, self._group) for part in parts]
+        for number, layer in enumerate(self._layers):
+            heads = layer.qkv(self._normed(x), plain).view(len(x), -1, self.sizes.head_dim)
+            heads = torch.addcmul(heads * cos, heads.roll(self.sizes.head_dim // 2, -1), sin)
+            attended = [
+                self._attend(heads[start:end], part.cache.buffer[number], span, bias)
+                for part, (start, end), span, bias in zip(parts, bounds, spans, biases, strict=True)
+            ]
+            x = layer.add_o(attended[0] if len(attended) == 1 else torch.cat(attended), x, plain)
+            x = layer.add_mlp(self._normed(x), x, plain)
+        return x
+
+    @property
+    def _group(self) -> int:
+        return self.sizes.n_heads // self.sizes.n_kv_heads
+
+    def _normed(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows size"]:
+        """Every row over its root mean square, short of the factor sqrt(size), which the weights hold."""
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        normed: Tensor = x / norm.hypot_(self._root_eps)
+        return normed
+
+    def _tables(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
+        """Rotary tables (rows, heads, dim) for queries, keys and values side by side.
+
+        x cos + rotate_half(x) sin is x cos + roll(x) sin with the first half of sin negative.
+        """
+        cos, sin = self._rotary(positions)
+        half = self.sizes.head_dim // 2
+        sin = torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)
+        same = torch.ones(len(positions), self.sizes.n_kv_heads, self.sizes.head_dim)
+        rotated = (cos[:, None] * self._factor, sin[:, None] * self._factor)
+        return torch.cat([rotated[0], same], dim=1), torch.cat([rotated[1], torch.zeros_like(same)], dim=1)
+
+    def _attend(
+        self, heads: Float[Tensor, "rows heads dim"], buffer: Tensor, span: slice, bias: Tensor | None
+    ) -> Float[Tensor, "rows size"]:
+        """Append keys and values, then attend: grouped heads of one key head are rows of one product."""
+        n_rows, n_heads, n_kv = heads.shape[0], self.sizes.n_heads, self.sizes.n_kv_heads
+        buffer[:, span] = heads[:, n_heads:].transpose(0, 1)
+        used = buffer[:, : span.stop]
+        keys, values = used[:n_kv], used[n_kv:]
+        query = heads[:, :n_heads].view(n_rows, n_kv, self._group, -1).permute(1, 2, 0, 3)
+        if n_rows >= _LONG:
+            return _attend_long(query, keys, values, bias, is_causal=bias is None)
+        scores = torch.bmm(query.reshape(n_kv, self._group * n_rows, -1), keys.transpose(1, 2))
+        if bias is not None:
+            scores[..., -bias.shape[-1] :].add_(bias)
+        out = torch.bmm(scores.softmax(dim=-1), values)
+        return out.view(n_kv, self._group, n_rows, -1).permute(2, 0, 1, 3).reshape(n_rows, -1)
+
+
+def _bounds(parts: Sequence[Part]) -> list[tuple[int, int]]:
+    """First and last row of every part among all rows."""
+    ends = [0]
+    for part in parts:
+        ends.append(ends[-1] + part.n_rows)
+    return list(pairwise(ends))
+
+
+def _bias(part: Part, group: int) -> Float[Tensor, "rows slots"] | None:
+    """What is added to the scores of the last slots: 0 where a row may look, else -inf; None where all may.
+
+    The slots before the first one that is hidden from any row are left out, the rows repeated for grouped heads.
+    """
+    visible = part.visible
+    n_slots, n_rows = part.cache.length, part.n_rows
+    is_long = n_rows >= _LONG
+    if visible is None:
+        if n_rows == 1 or (is_long and n_slots == n_rows):
+            return None
+        visible = torch.ones((n_rows, n_slots), dtype=torch.bool).tril(n_slots - n_rows)
+    hidden = torch.nonzero(~visible.all(dim=0))
+    if len(hidden) == 0:
+        return None
+    first = 0 if is_long else int(hidden[0])
+    bias = torch.zeros((n_rows, n_slots - first)).masked_fill_(~visible[:, first:], -torch.inf)
+    return bias if is_long else bias.repeat(group, 1)
+
+
+def _attend_long(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, *, is_causal: bool
+) -> Tensor:
+    """Attention of many rows in blocks; the scale is in the queries already."""
+    out = functional.scaled_dot_product_attention(
+        query.flatten(0, 1)[None], keys[None], values[None],
+        attn_mask=bias, is_causal=is_causal, scale=1.0, enable_gqa=True,
+    )  # fmt: skip
+    return out[0].transpose(0, 1).reshape(query.shape[2], -1)
