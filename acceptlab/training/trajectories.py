@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from acceptlab.errors import RunError, UsageError
@@ -158,6 +159,9 @@ def generate_trajectories(
         part = folder / f"part-{candidate:06d}.parquet"
         stop = candidate + max(1, settings.batch_size // settings.answers_per_prompt)
         stop = stop if end is None else min(stop, end)
+        if end is not None and part.exists():
+            # A file of prompts that has grown since: its last part of then is a short one.
+            stop = int(pc.max(read_part(part).column("item")).as_py()) + 1
         if not part.exists():
             items = range(candidate, stop)
             rows = (

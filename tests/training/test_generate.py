@@ -168,9 +168,11 @@ SETTINGS = TrajectorySettings("tiny", 3, 2, 8, 0, 4, False, "file", True)
 GIVEN = [GivenPrompt("chat", text) for text in ("how are you", "what is a dog", "tell me more")]
 
 
-def generate(folder: Path, settings: TrajectorySettings = SETTINGS) -> list[dict]:
+def generate(
+    folder: Path, settings: TrajectorySettings = SETTINGS, given: list[GivenPrompt] = GIVEN
+) -> list[dict]:
     open_folder(folder, settings)
-    generate_trajectories(folder, StaticDecoder(tiny_target()), CharTokenizer(), settings, given=GIVEN)
+    generate_trajectories(folder, StaticDecoder(tiny_target()), CharTokenizer(), settings, given=given)
     return [row for part in list_parts(folder) for row in read_part(part).to_pylist()]
 
 
@@ -186,6 +188,14 @@ def test_trajectories_resume_and_do_not_depend_on_the_batch(tmp_path: Path) -> N
     other = generate(tmp_path / "b", replace(SETTINGS, batch_size=2))
     assert [row["output_token_ids"] for row in other] == [row["output_token_ids"] for row in rows]
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_file_of_prompts_that_grows_leaves_none_out(tmp_path: Path) -> None:
+    more = [*GIVEN, *(GivenPrompt("chat", text) for text in ("and why", "so what now"))]
+    generate(tmp_path)  # two prompts a part: the second one holds the third prompt alone
+    rows = generate(tmp_path, given=more)
+    assert [row["item"] for row in rows] == [i for i in range(5) for _ in range(2)]
+    assert [row["prompt"] for row in rows[::2]] == [prompt.text for prompt in more]
 
 
 def test_examples_point_at_their_own_features(tmp_path: Path) -> None:
