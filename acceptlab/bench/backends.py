@@ -88,7 +88,11 @@ def _compiled(pair: Pair) -> LanguageModel:
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with 8-bit weights; inputs are quantized by their own range in every pass (dynamic)."""
+    """A linear layer with 8-bit weights; inputs are quantized by the range of all rows of the pass (dynamic).
+
+    So what a token gets depends on which tokens are in the pass with it: verification and stepping are not the same
+    model, and greedy text differs between them.
+    """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

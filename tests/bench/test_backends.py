@@ -1,0 +1,91 @@
+"""The table of backends: verdicts by hand, and a small contest end to end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from acceptlab.bench.backend_table import backend_arms, backend_table, verdict
+from acceptlab.bench.interleave import Task, measure
+from acceptlab.bench.speedup import sums_of
+from acceptlab.drafters.head_model import HeadModel
+from acceptlab.errors import UsageError
+from acceptlab.stats import Estimate
+from tests.bench.helpers import PROMPT, small_pair
+from tests.bench.test_speedup import sample
+from tests.engine.helpers import settings
+
+
+def timed(chain_ms: float) -> pd.DataFrame:
+    """A backend that steps in 40 ms a token, and whose chain needs so long for 10 tokens in 4 steps."""
+    drafted = {"n_steps": 4, "n_drafted": 4, "n_levels": 8, "n_nodes": 8, "n_tested": 8, "n_accepted": 6}
+    return pd.DataFrame(
+        [
+            sample("float32 / 0", "a", 400.0, 10),
+            sample("float32 / 2", "a", chain_ms, 10, survivors=[4, 2], **drafted),
+            sample("int8 / 0", "a", 200.0, 10, token_ids=[9] * 10),
+            sample("int8 / 2", "a", 2 * chain_ms, 10, token_ids=[9] * 10, survivors=[4, 2], **drafted),
+        ]
+    )
+
+
+def test_every_backend_is_compared_with_itself_and_with_the_first() -> None:
+    found = backend_table(sums_of(timed(320.0))).set_index(["backend", "K"])
+    assert found.loc[("float32", 2), "speed_up"] == pytest.approx(400 / 320)
+    assert found.loc[("int8", 2), "speed_up"] == pytest.approx(200 / 640)
+    assert found.loc[("int8", 0), "over_first"] == pytest.approx(2.0)
+    assert found.loc[("int8", 2), "over_first"] == pytest.approx(400 / 640)
+    assert found.loc[("float32", 2), "tokens_per_s"] == pytest.approx(31.25)
+    assert found.loc[("float32", 2), "acceptance"] == pytest.approx(0.75)
+    assert found.loc[("int8", 2), ["same_text", "same_as_first"]].tolist() == [1.0, 0.0]
+    assert found.loc[("float32", 2), "verdict"] == "faster"
+    # 640 ms for 4 steps are 160 a step, or 8 plain tokens of 20 ms
+    assert found.loc[("int8", 2), "verdict"] == "slower: a step costs 8.00 plain tokens and emits 2.50"
+    assert pd.isna(found.loc[("int8", 0), "verdict"])
+
+
+@pytest.mark.parametrize(
+    ("value", "lo", "hi", "word"),
+    [
+        (1.04, None, None, "no clear gain"),
+        (1.06, None, None, "faster"),
+        (0.94, None, None, "slower"),
+        (1.3, 0.9, 1.7, "no clear gain"),
+        (1.02, 1.01, 1.03, "faster"),
+        (0.98, 0.97, 0.99, "slower"),
+    ],
+)
+def test_the_interval_decides_where_there_is_one(
+    value: float, lo: float | None, hi: float | None, word: str
+) -> None:
+    sums = sums_of(timed(320.0))
+    estimate = Estimate(value, lo, hi, 10, 12, "by hand")
+    found = verdict(estimate, sums["float32 / 2"], sums["float32 / 0"])
+    assert found.split(":")[0] == word
+
+
+def test_a_contest_of_backends_on_a_small_pair() -> None:
+    pair = small_pair()
+    arms, notes = backend_arms(pair, settings(), ["float32", "int8", "llama.cpp"], [2])
+    assert [arm.name for arm in arms] == ["float32 / 0", "float32 / 2", "int8 / 0", "int8 / 2"]
+    assert len(notes) == 1
+    assert notes[0].startswith("left out llama.cpp: ")
+    done = measure(arms, [Task("p", "code", PROMPT)], 1, 8)
+    found = backend_table(sums_of(done.frame)).set_index(["backend", "K"])
+    # on 32 bits speculation changes no greedy text; inputs of 8 bits share their range with the rest of the pass
+    assert found.loc["float32", "same_text"].tolist() == [1.0, 1.0]
+    assert (found["tokens_per_s"] > 0).all()
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    pair = small_pair()
+    with pytest.raises(UsageError, match="unknown backend 'x'"):
+        backend_arms(pair, settings(), ["x"], [2])
+    with pytest.raises(UsageError, match="none of the backends can be had here"):
+        backend_arms(pair, settings(), ["llama.cpp"], [2])
+    head = HeadModel.__new__(HeadModel)
+    head.name = "head"
+    with pytest.raises(UsageError, match="reads its target's states"):
+        backend_arms(replace(pair, draft=head), settings(), ["float32"], [2])
