@@ -53,25 +53,34 @@ def write_run(
     sources: Mapping[str, str] | None = None,
     complete: bool = True,
     config: Mapping[str, Any] | None = None,
+    per_part: int = 1,
 ) -> Path:
-    """Write a run of prompts named `domain/id` and return its folder."""
+    """Write a run of prompts named `domain/id`, so many to a part, and return its folder."""
     domains = list(dict.fromkeys(name.split("/")[0] for name in prompts))
     fields = {"run_id": run_id, "config": {"draft_note": "", "domains": domains, **(config or {})}}
     writer = RunWriter.create(folder, fields)
-    for name, steps in prompts.items():
-        keys = {"domain": name.split("/")[0], "prompt_id": name}
+    names = list(prompts)
+    for first in range(0, len(names), per_part):
         rows: dict[str, list[dict[str, Any]]] = {"nodes": [], "steps": [], "prompts": []}
-        for index, step in enumerate(steps):
-            rows["nodes"] += _node_rows({**keys, "step": index}, step.nodes)
-            written = sum(row["emitted_len"] for row in rows["steps"])
-            rows["steps"].append(_step_row({**keys, "step": index, "context_len": 1 + written}, step))
-        n_new = sum(row["emitted_len"] for row in rows["steps"])
-        rows["prompts"] = [_fill(records.PROMPTS, {**keys, "source": (sources or {}).get(name, "hand")})]
-        rows["prompts"][0] |= {"n_prompt_tokens": 1, "n_new_tokens": n_new, "output_token_ids": [1] * n_new}
+        for name in names[first : first + per_part]:
+            for table, new in _prompt_rows(name, prompts[name], (sources or {}).get(name, "hand")).items():
+                rows[table] += new
         writer.write({table: _columns(table_rows) for table, table_rows in rows.items() if table_rows})
     if complete:
         writer.finish()
     return folder
+
+
+def _prompt_rows(name: str, steps: Sequence[Step], source: str) -> dict[str, list[dict[str, Any]]]:
+    keys = {"domain": name.split("/", maxsplit=1)[0], "prompt_id": name}
+    rows: dict[str, list[dict[str, Any]]] = {"nodes": [], "steps": []}
+    written = 0
+    for index, step in enumerate(steps):
+        rows["nodes"] += _node_rows({**keys, "step": index}, step.nodes)
+        rows["steps"].append(_step_row({**keys, "step": index, "context_len": 1 + written}, step))
+        written += rows["steps"][-1]["emitted_len"]
+    counts = {"n_prompt_tokens": 1, "n_new_tokens": written, "output_token_ids": [1] * written}
+    return {**rows, "prompts": [_fill(records.PROMPTS, {**keys, "source": source, **counts})]}
 
 
 def _node_rows(keys: dict[str, Any], nodes: Sequence[Node]) -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ length and are 0 below an EOS. The arithmetic is in `theory.chains`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, counted, open_sample, put, to_frame
-from acceptlab.analysis.covariance_sums import SUMS, windows_of
+from acceptlab.analysis.covariance_sums import SUMS, scored_windows, windows_of
 from acceptlab.queries import By
 from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.stats import Estimate, bootstrap, ratio
@@ -46,12 +47,16 @@ _NOTHING = "nothing drafted"
 _FIRST = "pairs begin at the second position"
 
 
-def covariance(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = DEFAULT) -> AnalysisTable:
+def covariance(
+    runs: Sequence[Run], *, by: By = "domain", scores: str | None = None, resampling: Resampling = DEFAULT
+) -> AnalysisTable:
     """One row per temperature, group and position k of the window; the group `all` pools every prompt.
 
     Args:
         runs: Opened runs; those of one temperature are pooled.
         by: What a group is.
+        scores: File of scored texts of the one run (`acceptlab audit roads`): windows are then the text that the
+            target wrote after every root, instead of what the draft proposed there.
         resampling: How intervals are made.
 
     Returns:
@@ -65,7 +70,7 @@ def covariance(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling
     largest, n_windows, n_prompts = 0.0, 0, 0
     for temperature, part in by_temperature(runs):
         with open_sample(part, by) as sample:
-            windows = windows_of(sample, part)
+            windows = scored_windows(sample, part, Path(scores)) if scores else windows_of(sample, part)
             notes += [*sample.notes, *windows.notes]
             for group in (*sample.clusters.groups, ALL):
                 sums = np.stack([sample.clusters.select(one, group) for one in windows.sums])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,15 @@ from jaxtyping import Float
 
 from acceptlab.analysis.base import Sample
 from acceptlab.analysis.replay_plan import end_tokens
+from acceptlab.analysis.roads import chain_window, scored_texts
+from acceptlab.analysis.roads_sums import ScoredText, windows
 from acceptlab.errors import UsageError
 from acceptlab.queries.trees import end_tokens as ends_seen
 from acceptlab.queries.windows import Measure, path_windows, tree_nodes
 from acceptlab.rules import RuleKind, parse_rule
 from acceptlab.store import Run
+from acceptlab.store.scores import read_scores
+from acceptlab.theory.chains import branch_terms, path_weights
 
 SUMS = ("n_steps", "sum_overlap", "sum_branch", "sum_weight", "sum_ratio", "sum_pair")
 """Columns of `path_windows.sql` in the order of the arrays."""
@@ -78,6 +83,48 @@ def windows_of(sample: Sample, runs: Sequence[Run]) -> Windows:
             "of the drafted trees only the path of first children counts: child_rank 0 at every depth"
         )
     return Windows(sample.clusters.dense_by(frame, "level", SUMS, n_positions), tuple(notes))
+
+
+def scored_windows(sample: Sample, runs: Sequence[Run], path: Path) -> Windows:
+    """Windows of the text that was written after every root, from its scores: what the target sampled.
+
+    Raises:
+        UsageError: several runs, scores of another run, or a run without roads (see `roads.chain_window`).
+    """
+    if len(runs) != 1:
+        raise UsageError("scores belong to one run: name that run alone")
+    scores, facts = read_scores(path)
+    if facts.get("run_id") != runs[0].run_id:
+        raise UsageError(f"'{path}' holds scores of run {facts.get('run_id')}, not of {runs[0].run_id}")
+    window, last = chain_window(runs[0])
+    rows = [
+        {"run_id": run_id, "prompt_id": prompt_id, "level": level, **dict(zip(SUMS, sums, strict=True))}
+        for (run_id, prompt_id), text in scored_texts(sample, runs[0], scores, window).items()
+        for level, sums in enumerate(_text_sums(text, window, last).T)
+    ]
+    frame = pd.DataFrame(rows, columns=["run_id", "prompt_id", "level", *SUMS])
+    note = (
+        "windows are the text written after every root where a whole window fits, as the target sampled it: a_k is the "
+        "overlap of the context before token k, b_k is min(1, draft/target) of the token; 0 below an EOS"
+    )
+    return Windows(sample.clusters.dense_by(frame, "level", SUMS, window), (note,))
+
+
+def _text_sums(text: ScoredText, window: int, last: int) -> Float[np.ndarray, "sums positions"]:
+    """Sums over the roots of one text, in the order of SUMS."""
+    roots = text.starts[text.starts <= last]
+    ratios, overlaps = (values[roots] for values in windows(text, window, last))
+    one, none = np.ones((len(roots), 1)), np.zeros((len(roots), 1))
+    before = np.hstack([none, ratios[:, :-1]])
+    found = (
+        np.ones_like(overlaps),
+        overlaps,
+        branch_terms(ratios, overlaps),
+        np.hstack([one, path_weights(ratios)[:, :-1]]),
+        before,
+        before * overlaps,
+    )
+    return np.stack([values.sum(axis=0) for values in found])
 
 
 def measure_of(runs: Sequence[Run]) -> Measure:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from acceptlab.cli.analyze_options import (
@@ -30,6 +33,12 @@ def covariance(
     interval: IntervalOption = Interval.PERCENTILE,
     resamples: ResamplesOption = 2000,
     seed: SeedOption = 0,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            help="Scored texts of the run (audit roads): windows of what the target wrote, not of drafts."
+        ),
+    ] = None,
 ) -> None:
     """Covariance of the path so far with the next overlap: C_k, and how they make up the gap J - W.
 
@@ -48,4 +57,5 @@ def covariance(
         kind=interval.value,
         n_resamples=resamples,
         seed=seed,
+        options={"scores": str(scores)} if scores else None,
     )

@@ -10,18 +10,20 @@ import pandas as pd
 import pytest
 
 from acceptlab.analysis.base import open_sample
+from acceptlab.analysis.covariance import covariance
 from acceptlab.analysis.roads import JOINT, QUANTITIES, roads, statistic
-from acceptlab.analysis.roads_sums import SUMS
+from acceptlab.analysis.roads_sums import SUMS, last_start
 from acceptlab.errors import RunError, UsageError
 from acceptlab.resampling import Resampling, replicates
 from acceptlab.store import Run, open_run
 from acceptlab.store.scores import read_scores, scores_path, write_scores
+from acceptlab.theory.chains import chain_gap
 from tests.analysis.test_roads_sums import ALL, LIMIT, Outcome, scored
 from tests.handmade import Step, chain, write_run
 
 FAST = Resampling(n_resamples=1000)
 CONFIG = {"rule": "rejection", "tree": "chain:2", "temperature": 1.0, "max_new_tokens": LIMIT}
-N_TEXTS = 500
+N_TEXTS = 120
 
 
 def drawn(seed: int) -> list[Outcome]:
@@ -52,7 +54,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pd.DataFrame
             text = scored(outcome)
             for position, (overlap, ratio) in enumerate(zip(text.overlaps, text.ratios, strict=True)):
                 rows.append((domain, name, position, overlap, ratio))
-    folder = write_run(tmp_path_factory.mktemp("roads") / "run", prompts, config=CONFIG)
+    folder = write_run(tmp_path_factory.mktemp("roads") / "run", prompts, config=CONFIG, per_part=60)
     return open_run(folder), pd.DataFrame(
         rows, columns=["domain", "prompt_id", "position", "overlap", "ratio"]
     )
@@ -109,6 +111,39 @@ def test_intervals_hold_for_all_domains_at_once(sampled: tuple[Run, pd.DataFrame
     error = replicates(sums, statistic, FAST)[:, i].std()
     # max-t over two domains takes 2.24 standard errors instead of 1.96; 1000 resamples leave some noise
     assert rows.loc["code", "half_width"] / error == pytest.approx(2.24, abs=0.12)
+
+
+def test_covariances_of_what_the_target_wrote(sampled: tuple[Run, pd.DataFrame], tmp_path: Path) -> None:
+    run, scores = sampled
+    path = tmp_path / "scores.parquet"
+    write_scores(path, scores, {"run_id": run.run_id})
+    frame = covariance([run], scores=str(path), resampling=FAST).frame
+    rows = frame[frame["domain"] == "code"]
+    ratios, overlaps = [], []
+    for outcome in drawn(0):
+        text = scored(outcome)
+        for start in text.starts[text.starts <= last_start(LIMIT, 2)]:
+            ratios.append([*text.ratios[start : start + 2], 0.0][:2])
+            overlaps.append([*text.overlaps[start : start + 2], 0.0][:2])
+    gap = chain_gap(np.array(ratios), np.array(overlaps))
+    for name, values in (
+        ("S_k", gap.survival),
+        ("mean_overlap", gap.mean_overlaps),
+        ("C_k", gap.covariances),
+        ("path_covariance", gap.path_covariances),
+    ):
+        assert rows[name].to_numpy() == pytest.approx(values, abs=1e-12)
+    assert rows["adjacent_covariance"].iloc[1] == pytest.approx(gap.adjacent_covariances[0], abs=1e-12)
+    assert rows["J_k"].iloc[1] == pytest.approx(
+        roads(*sampled, resampling=FAST).table.frame.set_index(["domain", "quantity"])["mean"][
+            "code", "branch"
+        ]
+    )
+    with pytest.raises(UsageError, match="name that run alone"):
+        covariance([run, run], scores=str(path))
+    write_scores(path, scores, {"run_id": "other"})
+    with pytest.raises(UsageError, match="scores of run other"):
+        covariance([run], scores=str(path))
 
 
 def test_what_has_no_roads_is_refused(sampled: tuple[Run, pd.DataFrame], tmp_path: Path) -> None:
