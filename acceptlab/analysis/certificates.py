@@ -148,9 +148,11 @@ def check_certificates(table: AnalysisTable, scale_thresholds: float = 1.0) -> N
     """Refuse a table with violations.
 
     Raises:
-        RunError: a certified proposal was rejected.
+        RunError: a certified proposal was rejected, or there is nothing to check.
     """
     frame = table.frame
+    if not frame["n_contexts"].sum():
+        raise RunError("there is no context with both distributions, so nothing was checked: name another run")
     is_pooled = (frame.iloc[:, 0] == ALL) & frame["margin_bin"].isna() & (frame["n_violations"] > 0)
     found = frame[is_pooled].to_dict("records")
     if not found:
