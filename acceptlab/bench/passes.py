@@ -83,17 +83,18 @@ def pass_times(
     n_done = 0
     try:
         for number in range(-1, repeats):
-            this_round = []
+            this_round: dict[int, dict[str, Any]] = {}
             for place in orders.permutation(len(plan)):
                 model, n = plan[place]
                 started = now_ms(model.device)
                 model.run(n)
                 ms = now_ms(model.device) - started
                 model.rewind()
-                this_round.append({"name": model.name, "round": number, "n": n, "ms": ms})
+                this_round[int(place)] = {"name": model.name, "round": number, "n": n, "ms": ms}
                 n_done += 1
                 on_done(n_done, total)
-            rows += this_round if number >= 0 else []
+            if number >= 0:
+                rows += [this_round[place] for place in sorted(this_round)]
     except KeyboardInterrupt:
         return pd.DataFrame(rows, columns=["name", "round", "n", "ms"]), False
     return pd.DataFrame(rows, columns=["name", "round", "n", "ms"]), True

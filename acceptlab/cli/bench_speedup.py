@@ -100,9 +100,12 @@ def speedup(
     with BenchBar("decodes") as bar:
         done = measure(arms, tasks, repeats, max_new_tokens, bar)
     sums = arithmetic.sums_of(done.frame)
-    warn("timing bare passes of the target for the cost model")
-    passes = prediction.pass_curve(loaded.target, tasks, max_new_tokens, seed)
-    predicted, model_notes = prediction.predict(sums, passes)
+    predicted: dict[str, float] = {}
+    model_notes = ["no prediction: the bare passes were not timed"]
+    if done.is_whole:
+        warn("timing bare passes of the target for the cost model")
+        passes = prediction.pass_curve(loaded.target, tasks, max_new_tokens, seed)
+        predicted, model_notes = prediction.predict(sums, passes)
     frame = arithmetic.table(
         sums, predicted=predicted, against=[f"{contest.ASSISTED}:{n}" for n in their_lengths]
     )

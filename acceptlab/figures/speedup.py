@@ -16,8 +16,8 @@ _HATCHES = ("", "//", "..")
 
 def _chain_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Plain chains with their lengths in the column `length`, in order."""
-    rows = frame[frame["arm"].str.fullmatch(r"chain:\d+")]
-    lengths = rows["arm"].str.partition(":")[2].astype(int)
+    rows = frame[frame["arm"].astype(str).str.fullmatch(r"chain:\d+")]
+    lengths = rows["arm"].astype(str).str.removeprefix("chain:").astype(int)
     return rows.assign(length=lengths).sort_values("length")
 
 
