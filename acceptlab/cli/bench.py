@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli import bench_backends, bench_memory, bench_rules, bench_speedup, bench_verify
+from acceptlab.cli import (
+    bench_analyze,
+    bench_backends,
+    bench_memory,
+    bench_rules,
+    bench_speedup,
+    bench_verify,
+)
 from acceptlab.cli.bench_options import BenchBar, RepeatsOption
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
@@ -77,6 +84,7 @@ def collector(
     )
 
 
+app.add_typer(bench_analyze.app)
 app.add_typer(bench_backends.app)
 app.add_typer(bench_memory.app)
 app.add_typer(bench_rules.app)
