@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NEEDS_BASELINE = "needs a timed run without speculation on the same machine, which a run does not hold"
+NEEDS_BASELINE = (
+    "needs decoding timed without speculation: --timed FILE, which acceptlab bench speedup writes"
+)
 
 
 @dataclass(frozen=True)

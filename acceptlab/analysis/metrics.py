@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from acceptlab.analysis.definitions import Definition
 from acceptlab.analysis.depth_profile import estimate as profile_estimates
 from acceptlab.analysis.domains import lengths
 from acceptlab.analysis.metrics_sums import Column, MetricSums, metric_sums
+from acceptlab.analysis.timed import Timed, dflash, read_timed, spec_bench
 from acceptlab.queries import By
 from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.stats import Estimate, bootstrap, mean_of_prompt_means, product_length, ratio, ratio_of_sums
@@ -39,24 +41,33 @@ COLUMNS = {
 }
 
 
-def metrics(runs: Sequence[Run], *, by: By | None = None, resampling: Resampling = DEFAULT) -> AnalysisTable:
+def metrics(
+    runs: Sequence[Run],
+    *,
+    by: By | None = None,
+    resampling: Resampling = DEFAULT,
+    timed_file: Path | str | None = None,
+) -> AnalysisTable:
     """One row per published definition, for all prompts pooled, or for every group too where `by` is given.
 
     Args:
         runs: Opened runs; several are pooled.
         by: Groups to add; None gives the pooled values only.
         resampling: How intervals are made.
+        timed_file: The samples of `acceptlab bench speedup` for the same pair and tree, which give the speed-ups;
+            those of a group are given by domain only.
 
     Returns:
         Values from the same run side by side; null with a reason where the run lacks what a definition needs.
     """
+    timed = None if timed_file is None else read_timed(Path(timed_file), runs)
     with open_sample(runs, by or "domain") as sample:
         groups = (*sample.clusters.groups, ALL) if by else (ALL,)
         sums = metric_sums(sample, groups)
         rows = [
             _row({by: group} if by else {}, definition, found, int(sums[group].steps["n_nodes"].sum()))
             for group in groups
-            for definition, found in crosswalk(sums[group], resampling)
+            for definition, found in crosswalk(sums[group], resampling, _timed_of(timed, by, group))
         ]
         notes = list(sample.notes)
     steps = sums[ALL].steps
@@ -111,14 +122,24 @@ class _Pool:
         return Estimate(None, None, None, 0, 0, str(self.resampling), reason)
 
 
-def crosswalk(sums: MetricSums, resampling: Resampling = DEFAULT) -> Iterator[tuple[Definition, Estimate]]:
-    """Every definition with its estimate, for one group."""
+def _timed_of(timed: Timed | None, by: By | None, group: str) -> Timed | None:
+    """The timed prompts of a group, where they can be told."""
+    if timed is None or group == ALL:
+        return timed
+    return timed.of(group) if by == "domain" else None
+
+
+def crosswalk(
+    sums: MetricSums, resampling: Resampling = DEFAULT, timed: Timed | None = None
+) -> Iterator[tuple[Definition, Estimate]]:
+    """Every definition with its estimate, for one group; speed-ups only from timed decodes."""
     yield from _own(sums, resampling)
     yield from _lengths_with_bonus(_Pool(sums, resampling))
     yield from _rates(_Pool(sums, resampling))
     yield from _products(sums, resampling)
-    for definition in known.SPEED_UPS:
-        yield definition, _Pool(sums, resampling).missing(known.NEEDS_BASELINE)
+    for definition, speed_up in zip(known.SPEED_UPS, (spec_bench, dflash), strict=True):
+        missing = _Pool(sums, resampling).missing(known.NEEDS_BASELINE)
+        yield definition, missing if timed is None else speed_up(timed, resampling)
 
 
 def _own(sums: MetricSums, resampling: Resampling) -> Iterator[tuple[Definition, Estimate]]:

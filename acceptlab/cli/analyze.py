@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from acceptlab.cli import analyze_certificates, analyze_covariance, analyze_labels, analyze_patterns, analyze_trees
+from acceptlab.cli import (
+    analyze_certificates,
+    analyze_covariance,
+    analyze_labels,
+    analyze_patterns,
+    analyze_trees,
+)
 from acceptlab.cli.analyze_options import (
     By,
     ByOption,
@@ -119,6 +126,10 @@ def entropy(
 def metrics(
     run: RunsArgument = None,
     by: Annotated[By | None, typer.Option("--by", help="Add these groups to the pooled values.")] = None,
+    timed: Annotated[
+        Path | None,
+        typer.Option(help="samples.parquet of acceptlab bench speedup --folder: gives the speed-ups."),
+    ] = None,
     plot: PlotOption = None,
     fmt: FormatOption = OutputFormat.TABLE,
     output: OutputOption = None,
@@ -140,6 +151,7 @@ def metrics(
         kind=interval.value,
         n_resamples=resamples,
         seed=seed,
+        options={"timed_file": timed} if timed is not None else None,
     )
 
 
