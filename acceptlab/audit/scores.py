@@ -6,7 +6,7 @@ Boundary: a run and its pair in, rows of `store.scores` out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,13 +124,14 @@ def score_run(run: Run, path: Path, show: Show) -> pd.DataFrame:
     planned = plan(asked(run))
     if planned.config["prompts_sha256"] != run.config.get("prompts_sha256"):
         raise UsageError(f"the prompts of '{run.path}' have changed since it was collected: collect it again")
-    facts = {"run_id": run.run_id, "models": run.manifest.get("models"), "dtype": run.config.get("dtype")}
+    weights = weights_of(run.manifest.get("models") or {})
+    facts = {"run_id": run.run_id, "models": weights, "dtype": run.config.get("dtype")}
     wanted = set(run.read("prompts", columns=["prompt_id"]).column("prompt_id").to_pylist())
     if path.is_file() and wanted <= set(_kept(path, facts)["prompt_id"]) | _skipped(run):
         return _kept(path, facts)
     show.say(f"loading {planned.config['pair']} ...")
     pair, settings = prepare(planned)
-    if pair.describe()["models"] != run.manifest.get("models"):
+    if weights_of(pair.describe()["models"]) != weights:
         raise UsageError(f"the models of '{run.path}' have changed since it was collected: collect it again")
     prompts = {prompt.id: prompt for prompt in planned.prompts}
     texts = list(texts_of(run, lambda prompt_id: pair.encode(prompts[prompt_id].prompt)))
@@ -151,6 +152,11 @@ def asked(run: Run) -> Any:
         raise UsageError(f"'{run.path}' does not say how it was collected: collect it with this version")
     known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in words.items()}
     return Request(**known)
+
+
+def weights_of(models: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a manifest's models decides their distributions: ids and file hashes, not how the passes are run."""
+    return {role: {name: model.get(name) for name in ("id", "files")} for role, model in models.items()}
 
 
 def _skipped(run: Run) -> set[str]:
