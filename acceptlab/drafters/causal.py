@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from acceptlab.drafters.base import Drafter, Rows, copy_tensors, with_layers
-from acceptlab.drafters.llama import LlamaLayer, LlamaShape, LlamaStack
+from acceptlab.drafters.llama import LlamaLayer, LlamaShape, LlamaStack, attend
 from acceptlab.drafters.output_layer import CutOutput
 
 
@@ -63,5 +63,18 @@ class CausalDrafter(Drafter):
         return out
 
     def row_hidden(self, rows: Rows) -> Float[Tensor, "rows size"]:
-        """Normed hidden states behind the rows' positions; depth plays no part."""
-        return self.hidden(rows.token_ids)[rows.sequence, rows.position]
+        """Normed hidden states behind the rows' positions; depth plays no part.
+
+        As `hidden`, but the last layer's feed-forward block runs for the wanted rows only.
+        """
+        rotary = self.rotary(torch.arange(rows.token_ids.shape[1])[None])
+        x = self.embed(rows.token_ids)
+        *first, last = self.layers
+        for layer in first:
+            x = layer(x, rotary)
+        assert isinstance(last, LlamaLayer)
+        query, key, value = last.project(x, rotary)
+        attended = attend(query, key, value, None)[rows.sequence, :, rows.position]
+        picked = last.finish(x[rows.sequence, rows.position][None], attended.transpose(0, 1)[None])
+        out: Tensor = self.norm(picked[0])
+        return out
