@@ -1,7 +1,7 @@
 """Backends side by side, in the form of a results table: acceptance, chain length, tokens a second, speed-up, verdict.
 
 Boundary: a pair and names of backends in, arms out; sums of timed decodes in, a table out. On every backend the target
-alone is one arm and every chain another; the draft is the pair's own throughout.
+alone is one arm and every chain another; the draft has the same weights throughout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from acceptlab.bench.arms import Arm, PlainArm, SpeculativeArm
-from acceptlab.bench.backends import BACKENDS, make_backend
+from acceptlab.bench.backends import BACKENDS, draft_for, make_backend
 from acceptlab.bench.speedup import Sums, relative_speeds
 from acceptlab.drafters.head_model import HeadModel
 from acceptlab.engine import Settings
@@ -32,7 +32,7 @@ _CLEAR = 0.05
 """Share by which a speed-up without an interval has to differ from 1 for a verdict."""
 
 COLUMNS = {
-    "backend": "how the target runs; the draft is the same for all",
+    "backend": "how the target runs; the draft has the same weights for all",
     "K": "chain length; 0 is the target alone",
     "acceptance": "accepted nodes / tested nodes",
     "tokens_per_s": "new tokens a second of decoding, prefill left out",
@@ -69,7 +69,7 @@ def backend_arms(
         except UsageError as error:
             notes.append(f"left out {name}: {error}")
             continue
-        on_backend = replace(pair, target=target)
+        on_backend = replace(pair, target=target, draft=draft_for(name, pair))
         arms.append(PlainArm(target, quiet, f"{name}{_SEPARATOR}0"))
         for length in lengths:
             tree = parse_tree(f"chain:{length}")

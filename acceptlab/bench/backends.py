@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import UsageError
 from acceptlab.models import LanguageModel
 from acceptlab.pairs.cached import CachedModel
@@ -35,6 +36,8 @@ class Backend:
     make: Callable[[Pair], LanguageModel]
     trees: bool = True
     """Whether it takes the mask of a tree."""
+    plain_draft: bool = False
+    """Whether the draft runs plainly as well; else it is the pair's own, on packed weights where those run."""
 
 
 def make_backend(name: str, pair: Pair) -> LanguageModel:
@@ -49,10 +52,26 @@ def make_backend(name: str, pair: Pair) -> LanguageModel:
         raise UsageError(
             f"backends start from float32 weights, not {pair.target_model.dtype}: add --dtype float32"
         )
-    made = BACKENDS[name].make(pair)
-    if not isinstance(pair.target, PaddedModel):
+    return _fitted(BACKENDS[name].make(pair), pair.target, pair)
+
+
+def draft_for(name: str, pair: Pair) -> LanguageModel:
+    """The draft that goes with a backend: the same weights and, to rounding, the same numbers everywhere."""
+    if not BACKENDS[name].plain_draft:
+        return pair.draft
+    draft = pair.draft.inner if isinstance(pair.draft, PaddedModel) else pair.draft
+    if isinstance(draft, DrafterModel):
+        return _fitted(DrafterModel(draft.drafter, draft.name), pair.draft, pair)
+    if pair.draft_model is not None:
+        return _fitted(CachedModel(pair.draft_model, draft.name, lean=False), pair.draft, pair)
+    return pair.draft
+
+
+def _fitted(made: LanguageModel, like: LanguageModel, pair: Pair) -> LanguageModel:
+    """The model with rows as wide as those of the model that it stands for."""
+    if not isinstance(like, PaddedModel):
         return made
-    width = pair.target.vocab_size
+    width = like.vocab_size
     missing = tuple(i for i in vocabulary_of(pair.tokenizer).missing if i < width)
     return fit(made, Vocabulary(width, missing))
 
@@ -84,7 +103,19 @@ def _compiled(pair: Pair) -> LanguageModel:
         raise UsageError(f"{type(model).__name__} has no blocks named mlp to compile: leave this backend out")
     for block in blocks:
         block.compile(dynamic=True)
-    return CachedModel(model, "compile", lean=False)
+    made = CachedModel(model, "compile", lean=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler warns of itself
+        try:
+            for n_rows in (4, 1):  # one row is compiled apart from all other numbers
+                made.reset()
+                places = torch.arange(n_rows)
+                made.forward(places, places, places[None, :] <= places[:, None])
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"torch.compile fails here ({reason}): leave this backend out") from None
+    made.reset()
+    return made
 
 
 class Int8Linear(nn.Module):
@@ -141,7 +172,7 @@ def _copy_of(model: Any) -> Any:
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
-        Backend("float32", "transformers as it is, 32 bits", _float32),
+        Backend("float32", "transformers as it is, 32 bits", _float32, plain_draft=True),
         Backend("packed", "32 bits, weights laid out once for small products", _packed),
         Backend("compile", "32 bits, feed-forward blocks by torch.compile", _compiled),
         Backend("int8", "8-bit weights, inputs quantized in every pass (torch dynamic quantization)", _int8),

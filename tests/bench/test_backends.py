@@ -8,12 +8,16 @@ import pandas as pd
 import pytest
 
 from acceptlab.bench.backend_table import backend_arms, backend_table, verdict
+from acceptlab.bench.backends import draft_for, make_backend
 from acceptlab.bench.interleave import Task, measure
+from acceptlab.bench.passes import ChainPasses
 from acceptlab.bench.speedup import sums_of
 from acceptlab.drafters.head_model import HeadModel
+from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import UsageError
+from acceptlab.pairs.cached import CachedModel
 from acceptlab.stats import Estimate
-from tests.bench.helpers import PROMPT, small_pair
+from tests.bench.helpers import PROMPT, small_drafter, small_pair
 from tests.bench.test_speedup import sample
 from tests.engine.helpers import settings
 
@@ -77,6 +81,32 @@ def test_a_contest_of_backends_on_a_small_pair() -> None:
     # on 32 bits speculation changes no greedy text; inputs of 8 bits share their range with the rest of the pass
     assert found.loc["float32", "same_text"].tolist() == [1.0, 1.0]
     assert (found["tokens_per_s"] > 0).all()
+
+
+def test_the_plain_backend_has_a_plain_draft() -> None:
+    pair = small_pair()
+    drafter = small_drafter()
+    drafting = replace(pair, draft_model=None, draft=DrafterModel(drafter, "d"))
+    plain = draft_for("float32", drafting)
+    assert type(plain) is DrafterModel
+    assert plain is not drafting.draft
+    assert plain.drafter is drafter
+    assert draft_for("int8", drafting) is drafting.draft
+    found = draft_for("float32", pair)
+    assert isinstance(found, CachedModel)
+    assert found.model is pair.draft_model
+    assert not found.is_lean
+
+
+@pytest.mark.slow
+def test_the_compiled_backend_gives_the_same_numbers() -> None:
+    """Needs a C++ compiler and half a minute."""
+    pair = small_pair()
+    model = make_backend("compile", pair)
+    for n in (4, 1, 9):
+        found, expected = (ChainPasses(one, PROMPT, "x").run(n) for one in (model, pair.target))
+        # float32 rounding of fused kernels
+        assert (found - expected).abs().max() < 1e-4
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
