@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
+from acceptlab.analysis.base import ALL, AnalysisTable, Sample, counted, open_sample, put, to_frame
 from acceptlab.analysis.certificate_checks import DIRECTIONS, RULES
 from acceptlab.analysis.certificate_sums import (
     KINDS,
     LEVELS,
-    N_BINS,
     OUTCOMES,
     WITH_INTERVAL,
     Counts,
@@ -28,73 +27,29 @@ from acceptlab.analysis.certificate_sums import (
     of_group,
     threshold_quantiles,
 )
+from acceptlab.analysis.certificate_words import (
+    COLUMNS,
+    NEVER_NOTE,
+    PAPER,
+    PAPER_NOTE,
+    QUANTILES,
+    SOUND_NOTE,
+)
 from acceptlab.errors import RunError, UsageError
 from acceptlab.queries import By
 from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.stats import Estimate, bootstrap, ratio
 from acceptlab.store import Run
 
-QUANTITIES = ("coverage", "margin_coverage", "acceptance", "tightness", "margin_tightness")
+QUANTITIES = ("coverage", "gain", "margin_coverage", "acceptance", "tightness", "margin_tightness")
 _UNDEFINED = (
+    "no context",
     "no context",
     "no context",
     "no decided proposal",
     "no accepted proposal",
     "no certified proposal",
 )
-_QUANTILES = {0.05: "p5", 0.25: "p25", 0.5: "median", 0.75: "p75", 0.95: "p95"}
-
-PAPER = {
-    "greedy": (0.006, 0.559),
-    "tree:2": (0.071, 0.962),
-    "tree:4": (0.249, 1.456),
-    "tree:8": (0.531, 2.038),
-}
-"""p5 and median of forward thresholds in arXiv 2606.30265, Qwen3-1.7B, as reading notes of the paper quote them."""
-
-_PAPER_NOTE = (
-    "paper_p5, paper_median: arXiv 2606.30265 for Qwen3-1.7B over some 63,000 greedy steps on UltraChat, as public "
-    "reading notes of the paper quote it (for Qwen3-4B: greedy 0.007 and 0.619, p5 of tree:8 0.663). Its relaxed rules "
-    "have other parameters, so they stand here and not in the table: p5 of additive:0.3 0.102, of ratio:0.1 0.279, of "
-    "its setting of typical 0.375. It had no draft, so there is no coverage to compare with"
-)
-_SOUND_NOTE = (
-    "certified means proved: every comparison takes the unfavourable end of what float32 and the lists' rounding leave "
-    "open; n_undecided proposals could not be decided from the stored lists and count as neither accepted nor rejected"
-)
-_NEVER_NOTE = (
-    "an infinite threshold certifies every finite divergence, since the rule can reject nothing there; n_finite leaves "
-    "those contexts out. An infinite divergence certifies nothing"
-)
-
-COLUMNS = {
-    "rule": "what accepts the draft's argmax; tree:M asks for the target's argmax among the draft's M most probable "
-    "tokens, so that greedy is tree:1",
-    "direction": "forward is KL(target || draft), reverse KL(draft || target); model distributions, nats",
-    "margin_bin": f"bin of the target's margin, {N_BINS} of equal width from 0; missing: all contexts",
-    "coverage": "share of contexts whose divergence is below the exact threshold: the proposal must be accepted",
-    "margin_coverage": "the same with the threshold that knows only the target's margin",
-    "acceptance": "share of decided proposals that the rule does accept",
-    "tightness": "certified over accepted proposals: 1 if divergence explained every acceptance",
-    "margin_tightness": "margin-only certified over exactly certified proposals",
-    "nearest_rejection": "least divergence over threshold among rejected proposals: 1 would be a rejection at the "
-    "threshold, below 1 a violation",
-    **{
-        f"threshold_{name}": f"{100 * level:g}% quantile of exact thresholds (nats)"
-        for level, name in _QUANTILES.items()
-    },
-    "paper_p5": "5% quantile in arXiv 2606.30265, Qwen3-1.7B (nats)",
-    "paper_median": "median there (nats)",
-    "n_contexts": "contexts with both distributions known, the root or a node",
-    "n_certified": "contexts certified by the exact threshold",
-    "n_finite": "of these, by a finite one",
-    "n_margin": "contexts certified by the margin-only threshold",
-    "n_accepted": "accepted proposals",
-    "n_rejected": "rejected proposals",
-    "n_undecided": "proposals that stored numbers cannot decide",
-    "n_violations": "certified and yet rejected; must be 0",
-    **{name: N_DOCS[name] for name in ("n_prompts", "method", "reason")},
-}
 
 
 def certificates(
@@ -127,7 +82,7 @@ def certificates(
         rows = _overall(sample, counts, by, resampling)
         for group in all_groups(sample.clusters) if all_bins else (ALL,):
             rows += _binned(sample, counts, by, group, resampling)
-        notes = [*sample.notes, _SOUND_NOTE, _NEVER_NOTE, _PAPER_NOTE]
+        notes = [*sample.notes, SOUND_NOTE, NEVER_NOTE, PAPER_NOTE]
     pooled = next(row for row in rows if row[by] == ALL)
     numbers = counted({"prompts": pooled["n_prompts"], "contexts": pooled["n_contexts"]})
     if scale_thresholds != 1.0:
@@ -152,7 +107,9 @@ def check_certificates(table: AnalysisTable, scale_thresholds: float = 1.0) -> N
     """
     frame = table.frame
     if not frame["n_contexts"].sum():
-        raise RunError("there is no context with both distributions, so nothing was checked: name another run")
+        raise RunError(
+            "there is no context with both distributions, so nothing was checked: name another run"
+        )
     is_pooled = (frame.iloc[:, 0] == ALL) & frame["margin_bin"].isna() & (frame["n_violations"] > 0)
     found = frame[is_pooled].to_dict("records")
     if not found:
@@ -213,13 +170,15 @@ def _binned(
 def _sums(
     sample: Sample, counts: Counts, group: str, r: int, d: int
 ) -> Float[np.ndarray, "counts prompts bins"]:
-    """Contexts, outcomes and kinds of one rule and direction, one row a prompt of the group."""
-    stacked = np.concatenate([counts.contexts[None], counts.outcomes[r], counts.kinds[r, d]])
+    """Contexts, outcomes, kinds, and what greedy certifies: one row a prompt of the group."""
+    greedy = counts.kinds[_GREEDY, d, KINDS.index("certified")]
+    stacked = np.concatenate([counts.contexts[None], counts.outcomes[r], counts.kinds[r, d], greedy[None]])
     return of_group(sample.clusters, stacked, group)
 
 
-_PLACE = {name: i for i, name in enumerate(("contexts", *OUTCOMES, *KINDS))}
-_USED = ("contexts", "accepted", "rejected", "certified", "margin")
+_PLACE = {name: i for i, name in enumerate(("contexts", *OUTCOMES, *KINDS, "greedy"))}
+_USED = ("contexts", "accepted", "rejected", "certified", "margin", "greedy")
+_GREEDY = [str(rule) for rule in RULES].index("greedy")
 
 
 def _rows(
@@ -229,12 +188,13 @@ def _rows(
     n_bins = sums.shape[-1]
     parts = {name: sums[_PLACE[name]] for name in _USED}
     decided = parts["accepted"] + parts["rejected"]
-    denominators = (parts["contexts"], parts["contexts"], decided, parts["accepted"], parts["certified"])
+    n_contexts = parts["contexts"]
+    denominators = (n_contexts, n_contexts, n_contexts, decided, parts["accepted"], parts["certified"])
 
     def statistic(totals: Totals) -> Totals:
-        n, accepted, rejected, is_certified, margin = np.split(totals, len(_USED), axis=1)
-        tops = (is_certified, margin, accepted, is_certified, margin)
-        bottoms = (n, n, accepted + rejected, accepted, is_certified)
+        n, accepted, rejected, proved, margin, greedy = np.split(totals, len(_USED), axis=1)
+        tops = (proved, proved - greedy, margin, accepted, proved, margin)
+        bottoms = (n, n, n, accepted + rejected, accepted, proved)
         return np.hstack([ratio(top, bottom) for top, bottom in zip(tops, bottoms, strict=True)])
 
     found = bootstrap(
@@ -269,7 +229,7 @@ def _row(
 def _quantile_columns(found: Quantiles) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for level in LEVELS:
-        name = f"threshold_{_QUANTILES[level]}"
+        name = f"threshold_{QUANTILES[level]}"
         columns[name] = found.values.get(level)
         if level in WITH_INTERVAL:
             columns[f"{name}_lo"], columns[f"{name}_hi"] = found.ends.get(level, (None, None))
@@ -283,8 +243,8 @@ _ORDER = (
         column
         for level in LEVELS
         for column in (
-            f"threshold_{_QUANTILES[level]}",
-            *(f"threshold_{_QUANTILES[level]}_{end}" for end in ("lo", "hi") if level in WITH_INTERVAL),
+            f"threshold_{QUANTILES[level]}",
+            *(f"threshold_{QUANTILES[level]}_{end}" for end in ("lo", "hi") if level in WITH_INTERVAL),
         )
     ),
     "paper_p5",

@@ -109,6 +109,8 @@ def test_every_row_equals_a_loop(group: str, run: Run) -> None:
         assert {name: found[f"n_{name}"] for name in n} == n
         decided = n["accepted"] + n["rejected"]
         assert found["coverage"] == pytest.approx(n["certified"] / n["contexts"])
+        proved = counted(of_bin, 0, found["direction"])["certified"]
+        assert found["gain"] == pytest.approx((n["certified"] - proved) / n["contexts"])
         assert found["margin_coverage"] == pytest.approx(n["margin"] / n["contexts"])
         assert found["acceptance"] == pytest.approx(n["accepted"] / decided)
         assert found["tightness"] == pytest.approx(n["certified"] / n["accepted"])
