@@ -35,10 +35,11 @@ NOT_ALONE = frozenset({"budget-check"})
 
 @dataclass(frozen=True)
 class Timed:
-    """One command: wall time, peak resident memory, and whether it kept the limits."""
+    """One command: wall time, processor time, peak resident memory, and whether it kept the limits."""
 
     command: str
     seconds: float
+    cpu_s: float
     peak_gib: float
     exit_code: int
     limit_s: float
@@ -96,6 +97,7 @@ def time_one(name: str, run: Path) -> Timed:
     return Timed(
         command=f"analyze {name}",
         seconds=seconds,
+        cpu_s=usage.ru_utime + usage.ru_stime,
         peak_gib=peak_gib,
         exit_code=process.returncode,
         limit_s=limit_s,

@@ -47,6 +47,7 @@ def test_time_and_memory_are_those_of_the_command(toy_run: Path) -> None:
     assert (timed.exit_code, timed.said, timed.limit_s, timed.within) == (0, "", LIMIT_S, True)
     # an interpreter with pandas and duckdb takes a quarter of a second and a tenth of a gigabyte at least
     assert timed.seconds > 0.25
+    assert timed.cpu_s > 0.25
     assert 0.1 < timed.peak_gib < 2.0
 
 
