@@ -6,6 +6,7 @@ Boundary: a loaded pair and token ids in, logits or token ids out.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,9 +35,9 @@ class Reference(Protocol):
         ...
 
     def sample(
-        self, token_ids: Sequence[int], settings: Warp, max_new_tokens: int, seed: int, key: str
-    ) -> list[int]:
-        """A continuation that the target samples alone, with its end-of-text token if it has one."""
+        self, token_ids: Sequence[int], settings: Warp, max_new_tokens: int, seed: int, key: str, n_texts: int
+    ) -> list[list[int]]:
+        """Continuations that the target samples alone, each with its end-of-text token if it has one."""
         ...
 
 
@@ -51,7 +52,7 @@ class PlainPair:
 
     def target_logits(self, token_ids: Sequence[int], first: int) -> Float[Tensor, "rows vocab"]:
         """Logits of one full forward, ids without a token masked as they are for the engine."""
-        return self._fitted(_full_forward(self._pair.target_model, token_ids)[first - 1 :])
+        return self._fitted(_full_forward(self._pair.target_model, token_ids, first))
 
     def draft_logits(self, token_ids: Sequence[int], first: int) -> Float[Tensor, "rows vocab"]:
         """Logits of one full forward of the draft; a draft that is no transformers model runs the text as one row run.
@@ -60,7 +61,7 @@ class PlainPair:
             UsageError: a draft that has no distribution after every prefix (a head for whole blocks).
         """
         if self._pair.draft_model is not None:
-            return self._fitted(_full_forward(self._pair.draft_model, token_ids)[first - 1 :])
+            return self._fitted(_full_forward(self._pair.draft_model, token_ids, first))
         tokens, places = torch.tensor(list(token_ids)), torch.arange(len(token_ids))
         target, draft = self._pair.target, self._pair.draft
         if isinstance(getattr(draft, "inner", draft), HeadModel):  # it reads the target's states
@@ -75,9 +76,9 @@ class PlainPair:
         return logits[first - 1 :].cpu()
 
     def sample(
-        self, token_ids: Sequence[int], settings: Warp, max_new_tokens: int, seed: int, key: str
-    ) -> list[int]:
-        """Sampling by the transformers library itself, one token a pass."""
+        self, token_ids: Sequence[int], settings: Warp, max_new_tokens: int, seed: int, key: str, n_texts: int
+    ) -> list[list[int]]:
+        """Sampling by the transformers library itself, one token a pass, several texts side by side."""
         model, eos = self._pair.target_model, sorted(self._pair.eos_ids)
         prompt = torch.tensor([list(token_ids)], device=model.device)
         options: dict[str, Any] = {"suppress_tokens": self._gone} if self._gone else {}
@@ -89,6 +90,7 @@ class PlainPair:
                 max_new_tokens=max_new_tokens,
                 do_sample=True,
                 num_beams=1,
+                num_return_sequences=n_texts,
                 temperature=settings.temperature,
                 top_k=settings.top_k or 0,
                 top_p=settings.top_p,
@@ -97,7 +99,12 @@ class PlainPair:
                 pad_token_id=eos[0] if eos else 0,
                 **options,
             )
-        return [int(token) for token in output[0, len(token_ids) :]]
+        return [self._until_end(text) for text in output[:, len(token_ids) :].tolist()]
+
+    def _until_end(self, token_ids: list[int]) -> list[int]:
+        """A text without the padding behind its end."""
+        ends = [place for place, token in enumerate(token_ids) if token in self._pair.eos_ids]
+        return token_ids[: ends[0] + 1] if ends else token_ids
 
     def _fitted(self, logits: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows vocab"]:
         fitted = logits[:, : self._width]
@@ -110,7 +117,13 @@ class PlainPair:
 
 
 @torch.no_grad()
-def _full_forward(model: Any, token_ids: Sequence[int]) -> Float[Tensor, "rows columns"]:
+def _full_forward(model: Any, token_ids: Sequence[int], first: int) -> Float[Tensor, "rows columns"]:
+    """Logits after every prefix of at least `first` tokens."""
     text = torch.tensor([list(token_ids)], device=model.device)
-    logits: Tensor = model(input_ids=text, use_cache=False).logits[0]
-    return logits.float().cpu()
+    n_rows = len(token_ids) - first + 1
+    can_skip = (
+        "logits_to_keep" in inspect.signature(model.forward).parameters
+    )  # the prompt's rows cost a fifth
+    options = {"logits_to_keep": n_rows} if can_skip else {}
+    logits: Tensor = model(input_ids=text, use_cache=False, **options).logits[0]
+    return logits[-n_rows:].float().cpu()

@@ -26,8 +26,8 @@ from acceptlab.verify import Drafted, Target, verify
 Row = Float64[Tensor, " vocab"]
 Tokens = Int64[np.ndarray, " draws"]
 
-_LISTS_AT_ONCE = 4
-"""Lists of candidates computed together: few enough that their rows stay in the processor's cache."""
+_CELLS_AT_ONCE = 100_000
+"""Probabilities computed together: few enough that they stay in the processor's cache."""
 
 
 def draw_many(weights: Row, uniforms: Float64[np.ndarray, " draws"]) -> Tokens:
@@ -36,6 +36,25 @@ def draw_many(weights: Row, uniforms: Float64[np.ndarray, " draws"]) -> Tokens:
     points = torch.from_numpy(np.ascontiguousarray(uniforms)) * cumulative[-1]
     last = int(torch.nonzero(weights)[-1])
     return np.asarray(torch.searchsorted(cumulative, points, right=True).clamp(max=last).numpy())
+
+
+def draw_rows(
+    weights: Float64[Tensor, "rows vocab"],
+    row_of: Int64[np.ndarray, " draws"],
+    uniforms: Float64[np.ndarray, " draws"],
+) -> Tokens:
+    """Tokens of several distributions, each draw from the row that is named for it, as `draw_many` draws from one.
+
+    The cumulative sums of all rows are laid one behind the other, each scaled to length 1, and searched at once: the
+    ends of a token's stretch move by some 1e-14, and a token without weight keeps none.
+    """
+    cumulative = weights.cumsum(dim=-1).numpy()
+    places = np.arange(len(cumulative), dtype=np.float64)[:, None]
+    line = (cumulative / cumulative[:, -1:] + places).reshape(-1)
+    found = np.searchsorted(line, row_of + uniforms, side="right")
+    # a uniform near 1 may round to the end of its row: the last token with weight is meant
+    last = np.searchsorted(line, np.arange(1.0, len(cumulative) + 1.0), side="left")
+    return np.asarray(np.minimum(found, last[row_of]) - row_of * cumulative.shape[1])
 
 
 def emit_many(
@@ -58,21 +77,19 @@ def emit_many(
             f"verifier '{verifier.name}' needs {k} tokens with draft probability in every context"
         )
     candidates = _candidates(verifier, draft, uniforms[:, :k])
-    lists, list_of = np.unique(candidates, axis=0, return_inverse=True)
-    members = _members(list_of.reshape(-1), len(lists))
+    lists, list_of = _distinct(candidates, len(draft))
     emitted = np.empty(len(uniforms), dtype=np.int64)
-    for start in range(0, len(lists), _LISTS_AT_ONCE):
-        some = torch.from_numpy(lists[start : start + _LISTS_AT_ONCE])
-        rows = len(some)
-        accepts, residual = verifier.siblings(target.expand(rows, -1), draft.expand(rows, -1), some)
-        for offset in range(rows):
-            draws = members[start + offset]
-            passed = uniforms[draws, k : 2 * k] < accepts[offset].numpy()
-            taken = passed.any(axis=1)
-            emitted[draws] = lists[start + offset][passed.argmax(axis=1)]
-            if not taken.all():
-                rest = draws[~taken]
-                emitted[rest] = draw_many(residual[offset], uniforms[rest, 2 * k])
+    for first, draws in _packs(list_of, len(lists), len(draft)):
+        row_of = list_of[draws] - first
+        some = torch.from_numpy(lists[first : first + int(row_of.max()) + 1])
+        accepts, residual = verifier.siblings(target.expand(len(some), -1), draft.expand(len(some), -1), some)
+        passed = uniforms[draws, k : 2 * k] < accepts.numpy()[row_of]
+        emitted[draws] = candidates[draws, passed.argmax(axis=1)]
+        left = ~passed.any(axis=1)
+        if left.any():
+            rows, places = np.unique(row_of[left], return_inverse=True)
+            laws = residual if len(rows) == len(residual) else residual[torch.from_numpy(rows)]
+            emitted[draws[left]] = draw_rows(laws, places.reshape(-1), uniforms[draws[left], 2 * k])
     return emitted
 
 
@@ -87,21 +104,38 @@ def _candidates(
         return np.stack(columns, axis=1)
     candidates = np.empty((n_draws, k), dtype=np.int64)
     candidates[:, 0] = columns[0]
-    for rank in range(
-        1, k
-    ):  # draws with the same siblings so far draw the next one from the same distribution
-        before, group = np.unique(candidates[:, :rank], axis=0, return_inverse=True)
-        for members, gone in zip(_members(group.reshape(-1), len(before)), before, strict=True):
-            left = draft.clone()
-            left[torch.from_numpy(gone)] = 0.0
-            candidates[members, rank] = draw_many(left, uniforms[members, rank])
+    for rank in range(1, k):
+        # draws with the same siblings so far draw the next one from the same distribution
+        before, group_of = _distinct(candidates[:, :rank], len(draft))
+        for first, draws in _packs(group_of, len(before), len(draft)):
+            row_of = group_of[draws] - first
+            gone = torch.from_numpy(before[first : first + int(row_of.max()) + 1])
+            left = draft.expand(len(gone), -1).scatter(1, gone, 0.0)
+            candidates[draws, rank] = draw_rows(left, row_of, uniforms[draws, rank])
     return candidates
 
 
-def _members(group_of: Int64[np.ndarray, " draws"], n_groups: int) -> list[Int64[np.ndarray, " some"]]:
-    """The draws of every group."""
+def _distinct(
+    lists: Int64[np.ndarray, "draws siblings"], vocab: int
+) -> tuple[Int64[np.ndarray, "lists siblings"], Int64[np.ndarray, " draws"]]:
+    """The different lists, and which of them every draw has."""
+    names = lists[:, 0]
+    for column in lists.T[1:]:
+        # numbered anew at every sibling, so that names stay below draws * vocab
+        names = np.unique(names, return_inverse=True)[1].reshape(-1) * vocab + column
+    _, first, list_of = np.unique(names, return_index=True, return_inverse=True)
+    return lists[first], list_of.reshape(-1)
+
+
+def _packs(
+    group_of: Int64[np.ndarray, " draws"], n_groups: int, vocab: int
+) -> Iterator[tuple[int, Int64[np.ndarray, " some"]]]:
+    """Groups by the pack, as many as fit the cache: the first group of a pack, and the draws of all of them."""
     order = np.argsort(group_of, kind="stable")
-    return np.split(order, np.searchsorted(group_of[order], np.arange(1, n_groups)))
+    size = max(1, _CELLS_AT_ONCE // vocab)
+    starts = np.arange(0, n_groups, size)
+    ends = np.searchsorted(group_of[order], starts[1:])
+    yield from zip(starts.tolist(), np.split(order, ends), strict=True)
 
 
 def emit_chains(

@@ -26,6 +26,8 @@ from acceptlab.audit.uniformity import ALPHA, chi_square_uniform, lag_one
 from acceptlab.rng import generator
 from acceptlab.sampling import Warp, warp
 
+_LEAST, _MOST = 0.1, 20.0
+"""Draws that every context keeps, and the largest weight: both as shares of the mean."""
 TEMPERATURES = (1.0, 0.7)
 """At which the right verifiers are drawn; every control has its own."""
 
@@ -110,7 +112,7 @@ def draws_by_context(contexts: Contexts, settings: Warp, n_draws: int) -> list[i
 
     Where both models agree there is nothing that a verifier could get wrong. What the rejection of sibling x does to
     the tests after it grows with the odds of x under the draft, so the weight is the sum over x of
-    (draft - target)+ draft / (1 - draft), ten times its mean at most; every context keeps a quarter of n_draws. The
+    (draft - target)+ draft / (1 - draft), twenty times its mean at most; every context keeps a tenth of n_draws. The
     numbers depend on the contexts only and stand before the first draw, so a right verifier is judged as before.
     """
     weights = []
@@ -119,8 +121,8 @@ def draws_by_context(contexts: Contexts, settings: Warp, n_draws: int) -> list[i
         weights.append(((draft - target).clamp(min=0) * odds).sum(dim=-1))
     weight = torch.cat(weights).numpy()
     mean = weight.mean()
-    share = np.minimum(weight / mean, 10.0) if mean > 0 else np.ones_like(weight)
-    share = 0.25 + 0.75 * share / share.mean()
+    share = np.minimum(weight / mean, _MOST) if mean > 0 else np.ones_like(weight)
+    share = _LEAST + (1.0 - _LEAST) * share / share.mean()
     return [max(1, round(float(n_draws * part))) for part in share]
 
 

@@ -7,25 +7,26 @@ long is kept in a folder, so that a repeated command goes on where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from acceptlab.audit.cases import redraw_case, redraw_cases
 from acceptlab.audit.contexts import Contexts, collect_contexts, load_contexts, save_contexts
+from acceptlab.audit.estimate import Estimate, Times, full_audit
 from acceptlab.audit.identity import greedy_identity
-from acceptlab.audit.kept import KeptResult
 from acceptlab.audit.plain import PlainPair
 from acceptlab.audit.progress import Show, part
-from acceptlab.audit.repeat import Repeated, all_cases, false_alarm, most_rejections, repeat
-from acceptlab.audit.rows import Row, exact_rows, identity_rows, judged, repeat_row, to_frame
+from acceptlab.audit.repeat import all_cases, false_alarm, most_rejections
+from acceptlab.audit.request import AuditRequest
+from acceptlab.audit.rows import Row, exact_rows, identity_rows, judged, to_frame
 from acceptlab.audit.suite import check_contexts, check_controls, check_texts, check_trees
 from acceptlab.audit.texts import (
     TARGET_ALONE,
+    TEXTS_A_PROMPT,
     AuditText,
     Question,
     TextFolder,
@@ -46,47 +47,6 @@ from acceptlab.tree import parse_tree
 
 
 @dataclass(frozen=True)
-class AuditRequest:
-    """What to audit, and with how much evidence."""
-
-    folder: Path
-    rules: tuple[str, ...] = ("rejection", "onehot")
-    pair: str | None = None
-    target: str | None = None
-    draft: str | None = None
-    tree: str = "kary:depth=2,branch=2"
-    chain: str = "chain:3"
-    temperature: float = 1.0
-    n_tokens: int = 9200
-    n_contexts: int = 500
-    n_seeds: int = 20
-    n_draws: int = 160
-    n_chain_draws: int = 40
-    top_k: int = 0
-    """Tokens of every context at which verifiers are drawn again; 0 for the full vocabulary."""
-    n_identity: int = 8
-    max_new_tokens: int = 64
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-
-
-def quick(request: AuditRequest) -> AuditRequest:
-    """The same audit with little evidence: enough to find a gross fault within a minute."""
-    return replace(
-        request,
-        n_tokens=min(request.n_tokens, 100),
-        n_contexts=min(request.n_contexts, 64),
-        n_seeds=min(request.n_seeds, 5),
-        n_draws=1000,
-        n_chain_draws=40,
-        top_k=256,
-        n_identity=1,
-        max_new_tokens=24,
-    )
-
-
-@dataclass(frozen=True)
 class AuditResult:
     """The table and what belongs under it."""
 
@@ -104,8 +64,13 @@ class AuditResult:
         return [row for row in self.rows if not row.is_good]
 
 
-def losslessness(request: AuditRequest, show: Show) -> AuditResult:
+def losslessness(request: AuditRequest, show: Show, full: AuditRequest | None = None) -> AuditResult:
     """Run all levels.
+
+    Args:
+        request: what to audit.
+        show: where progress goes.
+        full: an audit with more evidence whose time is to be estimated from this one.
 
     Raises:
         UsageError: a rule that claims nothing, a pairing that would bias the output, or a folder of another audit.
@@ -126,12 +91,16 @@ def losslessness(request: AuditRequest, show: Show) -> AuditResult:
     )
     folder = TextFolder(request.folder, _config(request, first, methods))
     questions = _questions(pair, first, methods)
-    texts = _write(writer, questions, request, folder, show)
+    times = Times()
+    with times.measured("texts"):
+        texts = _write(writer, questions, request, folder, show)
     rows += text_rows(texts, request.n_tokens, request.seed)
-    rows += _identity(pair, first, settings, request, show)
-    contexts = _contexts(reference, texts[TARGET_ALONE], request, show)
-    rows += _repeat(contexts, request, show)
-    return AuditResult(tuple(rows), tuple(_notes(request, rows, pair, contexts)))
+    with times.measured("identity"):
+        rows += _identity(pair, first, settings, request, show)
+    contexts = _contexts(reference, texts[TARGET_ALONE], request, show, times)
+    rows += redraw_cases(contexts, request, show, times)
+    estimate = _estimate(times, request, full, contexts, folder.n_tokens_put) if full else None
+    return AuditResult(tuple(rows), tuple(_notes(request, rows, pair, contexts, estimate)))
 
 
 def text_rows(texts: dict[str, list[AuditText]], n_tokens: int, seed: int) -> list[Row]:
@@ -198,7 +167,8 @@ def _config(request: AuditRequest, planned: Plan, methods: dict[str, Settings]) 
         "dtype",
     )
     config = {name: planned.config[name] for name in names}
-    return {**config, "tree": request.tree, "chain": request.chain, "n_contexts": request.n_contexts}
+    own = {"tree": request.tree, "chain": request.chain, "n_contexts": request.n_contexts}
+    return {**config, **own, "texts_a_prompt": TEXTS_A_PROMPT}
 
 
 def _questions(pair: Any, planned: Plan, methods: dict[str, Settings]) -> list[Question]:
@@ -233,54 +203,43 @@ def _identity(pair: Any, planned: Plan, settings: Settings, request: AuditReques
     return identity_rows(identity, pair.describe()["dtype"])
 
 
-def _contexts(reference: PlainPair, texts: list[AuditText], request: AuditRequest, show: Show) -> Contexts:
+def _contexts(
+    reference: PlainPair, texts: list[AuditText], request: AuditRequest, show: Show, times: Times
+) -> Contexts:
     contexts = load_contexts(request.folder)
     if contexts is None or contexts.n_contexts < request.n_contexts:
-        with part(show, "contexts", request.n_contexts) as update:
+        with times.measured("contexts"), part(show, "contexts", request.n_contexts) as update:
             contexts = collect_contexts(reference, texts, request.n_contexts, request.seed, update)
         save_contexts(request.folder, contexts)
     return contexts
 
 
-def _repeat(contexts: Contexts, request: AuditRequest, show: Show) -> list[Row]:
-    """Verifiers drawn again, right ones and controls; what is done is kept by case."""
-    cases = all_cases()
-    seeds = [request.seed + offset for offset in range(request.n_seeds)]
-    how = {
-        "seeds": seeds,
-        "n_draws": request.n_draws,
-        "n_chain_draws": request.n_chain_draws,
-        "top_k": request.top_k,
-        "n_contexts": contexts.n_contexts,
-    }
-    rows = []
-    with part(show, "contexts drawn", len(cases) * contexts.n_contexts) as update:
-        for done, case in enumerate(cases):
-            kept = KeptResult(request.folder / "redrawn", case.label)
-            found = kept.get(how)
-            if found is None:
-                result = repeat(
-                    case,
-                    contexts,
-                    seeds=seeds,
-                    n_draws=request.n_draws,
-                    n_chain_draws=request.n_chain_draws,
-                    top_k=request.top_k,
-                    on_context=partial(_further, update, done * contexts.n_contexts),
-                )
-                kept.put(how, asdict(result))
-            else:
-                result = Repeated(tuple(found["p_values"]), found["n_tokens"])
-            rows.append(repeat_row(case, result))
-            update((done + 1) * contexts.n_contexts)
-    return rows
+def _estimate(
+    times: Times, request: AuditRequest, full: AuditRequest, contexts: Contexts, n_new_tokens: int
+) -> Estimate | None:
+    """The time of the full audit; draws one case in a few contexts as that audit would, to see what it costs."""
+    case = all_cases()[0]
+    if not times.of(case.label):
+        return None
+    places = [0, len(contexts.target) // 2]
+    few = Contexts(contexts.target[places], contexts.draft[places])
+    probe = Times()
+    with probe.measured(case.label):
+        redraw_case(case, few, full)
+    return full_audit(
+        times,
+        request,
+        full,
+        n_new_tokens=n_new_tokens,
+        n_contexts=contexts.n_contexts,
+        probed=case.label,
+        probe_s=probe.of(case.label) / few.n_contexts,
+    )
 
 
-def _further(update: Callable[[int], None], before: int, done: int) -> None:
-    update(before + done)
-
-
-def _notes(request: AuditRequest, rows: Sequence[Row], pair: Any, contexts: Contexts) -> list[str]:
+def _notes(
+    request: AuditRequest, rows: Sequence[Row], pair: Any, contexts: Contexts, estimate: Estimate | None
+) -> list[str]:
     n_right = sum(row.level == "c" and row.test.startswith("rejected") for row in rows)
     n_judged = sum(row.p_holm is not None for row in rows)
     chance = false_alarm(request.n_seeds, n_right)
@@ -295,4 +254,6 @@ def _notes(request: AuditRequest, rows: Sequence[Row], pair: Any, contexts: Cont
     ]
     if request.top_k:
         notes.append(f"verifiers were drawn again among the {request.top_k} most probable tokens only")
+    if estimate is not None:
+        notes.append(str(estimate))
     return [*notes, *filter(None, [pair.draft_note])]

@@ -1,6 +1,6 @@
 """Texts of the audit: decoded one by one, transformed, and kept as one small file each.
 
-An interrupted audit loses the text it was writing. Boundary: models and prompts in, texts out; no tests here.
+An interrupted audit loses what it was writing. Boundary: models and prompts in, texts out; no tests here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from acceptlab.sampling import Warp
 
 TARGET_ALONE = "target alone"
 """The method that uses no draft: sampling by the library, one token a pass."""
+TEXTS_A_PROMPT = 4
+"""Texts that every method writes of a prompt before the next one: the library writes them side by side."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class TextFolder:
             UsageError: it holds the texts of another configuration.
         """
         self.folder = folder
+        self.n_tokens_put = 0
         wanted = json.loads(json.dumps(dict(config)))
         path = folder / "audit.json"
         found = read_json(path)
@@ -90,7 +93,8 @@ class TextFolder:
         return AuditText(**content)
 
     def put(self, text: AuditText) -> None:
-        """Keep a text."""
+        """Keep a text; `n_tokens_put` counts the tokens of what was written since the folder was opened."""
+        self.n_tokens_put += len(text.token_ids)
         write_json(self._path(text.method, text.index), asdict(text))
 
     def _path(self, method: str, index: int) -> Path:
@@ -110,20 +114,41 @@ class Writer:
     max_new_tokens: int
     seed: int
 
-    def write(self, method: str, index: int, question: Question) -> AuditText:
-        """Decode one text and transform its tokens under the plain forward of its own prefix.
+    def write(self, method: str, index: int, question: Question) -> list[AuditText]:
+        """Decode a text and transform its tokens under the plain forward of its own prefix.
+
+        The target alone writes all texts of a prompt at once; the others are given too.
 
         Raises:
             RunError: the text met the models' longest length, where stopping depends on speculative steps.
         """
-        key = f"{method}|{index}|{question.id}"
-        token_ids = self._decode(method, key, question)
+        if method != TARGET_ALONE:
+            token_ids = self._decode(method, _key(method, index, question), question)
+            return [self._transformed(method, index, question, token_ids)]
+        first = index - index % TEXTS_A_PROMPT
+        texts = self.reference.sample(
+            question.token_ids,
+            self.settings,
+            self.max_new_tokens,
+            self.seed,
+            _key(method, first, question),
+            TEXTS_A_PROMPT,
+        )
+        return [
+            self._transformed(method, place, question, token_ids)
+            for place, token_ids in enumerate(texts, start=first)
+        ]
+
+    def _transformed(
+        self, method: str, index: int, question: Question, token_ids: Sequence[int]
+    ) -> AuditText:
+        key = _key(method, index, question)
         text = [*question.token_ids, *token_ids[:-1]]
         first = len(question.token_ids)
         points = transform_logits(
             self.reference.target_logits(text, first),
             self.reference.draft_logits(text, first),
-            torch.tensor(token_ids),
+            torch.tensor(list(token_ids)),
             torch.from_numpy(uniforms(self.seed, key, 0, "audit transform", len(token_ids))),
             self.settings,
         )
@@ -131,10 +156,6 @@ class Writer:
         return AuditText(method, index, question.id, question.token_ids, tuple(token_ids), kept)
 
     def _decode(self, method: str, key: str, question: Question) -> list[int]:
-        if method == TARGET_ALONE:
-            return self.reference.sample(
-                question.token_ids, self.settings, self.max_new_tokens, self.seed, key
-            )
         steps = list(decode(self.target, self.draft, question.token_ids, key, self.methods[method]))
         if not steps or steps[-1].stop_reason is StopReason.CONTEXT:
             raise RunError(
@@ -142,6 +163,11 @@ class Writer:
                 "leave it out, or lower --max-new-tokens"
             )
         return [token for step in steps for token in step.emitted]
+
+
+def _key(method: str, index: int, question: Question) -> str:
+    """Keys the random streams of a text."""
+    return f"{method}|{index}|{question.id}"
 
 
 def write_texts(
@@ -173,12 +199,15 @@ def write_texts(
     for index in count():
         if min(totals.values()) >= n_tokens:
             return texts
-        question = questions[index % len(questions)]
+        question = questions[index // TEXTS_A_PROMPT % len(questions)]
         for method in methods:
             text = folder.get(method, index)
             if text is None:
-                text = writer.write(method, index, question)
-                folder.put(text)
+                for written in writer.write(method, index, question):
+                    folder.put(written)
+                    text = written if written.index == index else text
+            if text is None:
+                raise RunError(f"no text {index} was written with method '{method}'")
             texts[method].append(text)
             totals[method] += len(text.token_ids)
             on_tokens(sum(min(total, n_tokens) for total in totals.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,47 @@ from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from acceptlab.audit.request import AuditRequest
+    from acceptlab.audit.run import AuditResult
+
 AUDIT_FOLDER = Path("data/runs/audit")
+
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="A minute: few tokens and contexts, 5 seeds, little power.")
+]
+PairOption = Annotated[str | None, typer.Option("--pair", help="Name of a known pair.")]
+TargetOption = Annotated[str | None, typer.Option("--target", help="Target: hub id, folder or .gguf file.")]
+DraftOption = Annotated[str | None, typer.Option("--draft", help="Draft: as for collect.")]
+RulesOption = Annotated[
+    str,
+    typer.Option("--rules", help="Rules that decode whole texts: rejection, rejection-iid, onehot, block."),
+]
+TreeOption = Annotated[str, typer.Option("--tree", help="Tree of these texts; block takes chain:3.")]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", min=0.0, help="Temperature of these texts.")
+]
+NTokensOption = Annotated[int, typer.Option("--n-tokens", min=100, help="Tokens of each method.")]
+NContextsOption = Annotated[
+    int,
+    typer.Option(
+        "--n-contexts", min=4, help="Real contexts at which all rules and controls are drawn again."
+    ),
+]
+SeedsOption = Annotated[int, typer.Option("--seeds", min=1, help="How often each of them is tested there.")]
+DrawsOption = Annotated[
+    int, typer.Option("--draws", min=1, help="Draws of a context in each of these tests, on average.")
+]
+MaxNewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=4, help="Longest text, in tokens.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is drawn.")]
+RunFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--run-folder",
+        help="Where texts and contexts are kept; data/runs/audit, or audit-quick, if left out.",
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 
 app = typer.Typer(
     no_args_is_help=True, help="Check that decoding is lossless, and that the checks have power."
@@ -30,35 +71,22 @@ def _group() -> None:
 
 @app.command()
 def losslessness(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A minute: few tokens and contexts, 5 seeds, little power.")
-    ] = False,
-    pair: Annotated[str | None, typer.Option(help="Name of a known pair.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
-    draft: Annotated[str | None, typer.Option(help="Draft: as for collect.")] = None,
-    rules: Annotated[
-        str, typer.Option(help="Rules that decode whole texts: rejection, rejection-iid, onehot, block.")
-    ] = "rejection,onehot",
-    tree: Annotated[
-        str, typer.Option(help="Tree of these texts; block takes chain:3.")
-    ] = "kary:depth=2,branch=2",
-    temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of these texts.")] = 1.0,
-    n_tokens: Annotated[int, typer.Option(min=100, help="Tokens of each method.")] = 9200,
-    n_contexts: Annotated[
-        int, typer.Option(min=4, help="Real contexts at which all rules and controls are drawn again.")
-    ] = 500,
-    seeds: Annotated[int, typer.Option(min=1, help="How often each of them is tested there.")] = 20,
-    draws: Annotated[
-        int, typer.Option(min=1, help="Draws of a context in each of these tests, on average.")
-    ] = 160,
-    max_new_tokens: Annotated[int, typer.Option(min=4, help="Longest text, in tokens.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
-    run_folder: Annotated[
-        Path | None,
-        typer.Option(help="Where texts and contexts are kept; data/runs/audit, or audit-quick, if left out."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    quick: QuickOption = False,
+    pair: PairOption = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    rules: RulesOption = "rejection,onehot",
+    tree: TreeOption = "kary:depth=2,branch=2",
+    temperature: TemperatureOption = 1.0,
+    n_tokens: NTokensOption = 9200,
+    n_contexts: NContextsOption = 500,
+    seeds: SeedsOption = 20,
+    draws: DrawsOption = 120,
+    max_new_tokens: MaxNewTokensOption = 64,
+    seed: SeedOption = 0,
+    run_folder: RunFolderOption = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
     fmt: FormatOption = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
@@ -70,12 +98,10 @@ def losslessness(
     real pair: the transform of every emitted token under the target's plain forward, token counts against the target
     alone, greedy identity, and all rules drawn again in real contexts; (d) broken verifiers, which must be caught.
 
-    The full audit decodes 9,200 tokens with each method, which takes hours on a CPU. It keeps every finished text:
-    repeat the command to go on after an interruption.
+    The full audit decodes 9,200 tokens with each method; --quick tells how long that would take here. It keeps every
+    finished text: repeat the command to go on after an interruption.
     """
-    from acceptlab.audit.run import AuditRequest
-    from acceptlab.audit.run import losslessness as audit
-    from acceptlab.audit.run import quick as with_little_evidence
+    from acceptlab.audit.request import AuditRequest
 
     request = AuditRequest(
         folder=run_folder or AUDIT_FOLDER.with_name("audit-quick" if quick else "audit"),
@@ -94,16 +120,24 @@ def losslessness(
         device=device,
         dtype=dtype,
     )
-    result = audit(with_little_evidence(request) if quick else request, AuditBar())
-    notes = [*result.notes]
-    if quick:
-        notes.append("--quick has little power: without it 9,200 tokens of each method are tested")
-    emit(result.frame, fmt=fmt, output=output, title="Is decoding lossless?", notes=notes)
+    result = _audit(request, quick)
+    emit(result.frame, fmt=fmt, output=output, title="Is decoding lossless?", notes=result.notes)
     if result.failures:
         names = "; ".join(f"{row.what} ({row.test})" for row in result.failures)
         print(f"failed: {names}", file=sys.stderr)
         raise typer.Exit(1)
     print(f"all {len(result.rows)} checks are as they should be", file=sys.stderr)
+
+
+def _audit(request: AuditRequest, quick: bool) -> AuditResult:
+    from acceptlab.audit import request as requests
+    from acceptlab.audit.run import losslessness as audit
+
+    if not quick:
+        return audit(request, AuditBar())
+    result = audit(requests.quick(request), AuditBar(), full=request)
+    little = "--quick has little power: without it 9,200 tokens of each method are tested"
+    return replace(result, notes=(*result.notes, little))
 
 
 class AuditBar:

@@ -50,6 +50,11 @@ class TableReference:
         )
 
     def sample(
+        self, token_ids: Sequence[int], settings: Warp, max_new_tokens: int, seed: int, key: str, n_texts: int
+    ) -> list[list[int]]:
+        return [self._one(token_ids, settings, max_new_tokens, seed, f"{key}|{i}") for i in range(n_texts)]
+
+    def _one(
         self, token_ids: Sequence[int], settings: Warp, max_new_tokens: int, seed: int, key: str
     ) -> list[int]:
         rng = generator(seed, key, 0, "toy")

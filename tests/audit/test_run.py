@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 import torch
 
+from acceptlab.audit.estimate import Times, full_audit
 from acceptlab.audit.plain import PlainPair
+from acceptlab.audit.request import AuditRequest, quick
 from acceptlab.audit.rows import exact_rows, identity_rows, judged, to_frame
-from acceptlab.audit.run import AuditRequest, losslessness, quick
+from acceptlab.audit.run import losslessness
 from acceptlab.audit.suite import ExactCheck, check_contexts, check_texts, check_trees
 from acceptlab.audit.uniformity import Outcome
 from acceptlab.cli import run
@@ -72,7 +74,8 @@ def _few_enumerations(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_few_enumerations")
 def test_a_whole_audit_and_its_repetition(tmp_path: Path) -> None:
     request, show = small(tmp_path), Quiet()
-    result = losslessness(request, show)
+    result = losslessness(request, show, full=replace(request, n_tokens=1000))
+    assert any("it would take about" in note for note in result.notes)
     parts = ("tokens", "greedy texts", "contexts", "contexts drawn")
     assert show.parts == [name for part in parts for name in (part, "stop")]
     frame = result.frame
@@ -81,7 +84,9 @@ def test_a_whole_audit_and_its_repetition(tmp_path: Path) -> None:
     # everything but the controls, which need more draws than these
     assert [row for row in result.failures if row.level != "d"] == []
     assert frame["what"].str.contains("greedy text against").any()
-    again = losslessness(request, Quiet())
+    again = losslessness(request, Quiet(), full=request)
+    # nothing was done anew, so nothing is known of the time
+    assert not any("it would take about" in note for note in again.notes)
     pd.testing.assert_frame_equal(again.frame, frame)
     with pytest.raises(UsageError, match="audit with seed 0, not 1"):
         losslessness(replace(request, seed=1), Quiet())
@@ -116,11 +121,15 @@ def test_the_target_alone_samples_at_the_temperature(tmp_path: Path) -> None:
     save_pair(tmp_path)
     reference = PlainPair(load_pair(target=str(tmp_path / "target"), draft="ngram:n=2", device="cpu"))
     state = torch.random.get_rng_state()
-    first = [reference.sample([3, 4], Warp(), 6, 0, f"k{i}") for i in range(4)]
-    assert reference.sample([3, 4], Warp(), 6, 0, "k0") == first[0]
+    first = reference.sample([3, 4], Warp(), 40, 0, "k", 6)
+    assert reference.sample([3, 4], Warp(), 40, 0, "k", 6) == first
+    assert reference.sample([3, 4], Warp(), 40, 0, "other", 6) != first
     assert len({tuple(text) for text in first}) > 1
-    cold = {tuple(reference.sample([3, 4], Warp(temperature=1e-4), 6, 0, f"k{i}")) for i in range(4)}
+    cold = {tuple(text) for text in reference.sample([3, 4], Warp(temperature=1e-4), 6, 0, "k", 3)}
     assert len(cold) == 1
+    lens = {len(text) for text in first}
+    assert len(lens) > 1, "texts that end at different places"
+    assert all(text.count(2) == (text[-1] == 2) and len(text) <= 40 for text in first), "no padding is left"
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers are left alone"
 
 
@@ -136,6 +145,24 @@ def test_quick_asks_for_less() -> None:
     assert (full.n_tokens, full.n_contexts, full.n_seeds) == (9200, 500, 20)
     assert (short.n_tokens, short.n_seeds) == (100, 5)
     assert short.top_k > 0 == full.top_k
+
+
+def test_the_time_of_a_full_audit_is_extrapolated_part_by_part() -> None:
+    done = replace(quick(AuditRequest(folder=Path("x"))), n_identity=1, max_new_tokens=32)
+    full = AuditRequest(folder=Path("x"), n_tokens=3000, n_contexts=400, n_identity=4, max_new_tokens=64)
+    times = Times({"texts": 30.0, "identity": 3.0, "contexts": 8.0, "redrawn": 60.0, "a case": 6.0})
+    wanted = {"n_new_tokens": 300, "n_contexts": 64, "probed": "a case", "probe_s": 0.3}
+    found = full_audit(times, done, full, **wanted)
+    assert found is not None
+    assert found.texts == pytest.approx((30 / 300 * 3000 * 3 + 3 * 4 * 2) / 60)
+    assert found.contexts == pytest.approx(8 / 64 * 400 / 60)
+    assert found.redrawn == pytest.approx(0.3 * 400 * 10 / 60)
+    assert f"about {found.total:.0f} minutes" in str(found)
+    assert full_audit(times, done, full, **{**wanted, "n_new_tokens": 0}) is None
+    assert full_audit(times, done, full, **{**wanted, "probed": "another"}) is None
+    with times.measured("texts"):
+        pass
+    assert times.of("texts") >= 30.0
 
 
 @pytest.mark.usefixtures("_few_enumerations")
