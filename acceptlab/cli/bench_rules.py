@@ -6,17 +6,27 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit, warn
+from acceptlab.cli.bench_options import (
+    BenchBar,
+    DeviceOption,
+    DomainOption,
+    DraftOption,
+    DtypeOption,
+    PairOption,
+    SeedOption,
+    TargetOption,
+)
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
 app = typer.Typer()
 
 
 @app.command()
 def rules(
-    pair: Annotated[str | None, typer.Option(help="Name of a known pair.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
-    draft: Annotated[str | None, typer.Option(help="Draft: as for collect.")] = None,
-    domain: Annotated[str, typer.Option(help="Domains of the prompts.")] = "all",
+    pair: PairOption = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    domain: DomainOption = "all",
     limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 3,
     rule: Annotated[
         list[str] | None,
@@ -25,9 +35,9 @@ def rules(
     tree: Annotated[str, typer.Option(help="Static tree, as for collect.")] = "kary:depth=3,branch=2",
     chain: Annotated[str, typer.Option(help="Chain of block verification.")] = "chain:5",
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
     fmt: FormatOption = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
@@ -59,11 +69,8 @@ def rules(
     texts = [(prompt.id, loaded.encode(prompt.prompt)) for prompt in planned.prompts]
     methods = settings_of(settings, wanted, chain_shape)
 
-    def tell(done: int, total: int) -> None:
-        if done % len(methods) == 0:
-            warn(f"{done} of {total} texts")
-
-    frame = rule_costs(loaded, texts, methods, Resampling(seed=seed), tell)
+    with BenchBar("texts") as bar:
+        frame = rule_costs(loaded, texts, methods, Resampling(seed=seed), bar)
     emit(
         frame,
         fmt=fmt,

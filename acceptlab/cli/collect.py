@@ -12,61 +12,102 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from acceptlab.collect import Progress
+    from acceptlab.run import Request
 
 RUNS_FOLDER = Path("data/runs")
 
+DomainOption = Annotated[str, typer.Option("--domain", help="code, math, logic, chat, a comma list, or all.")]
+PairOption = Annotated[
+    str | None, typer.Option("--pair", help="Name of a known pair (acceptlab pairs list).")
+]
+TargetOption = Annotated[str | None, typer.Option("--target", help="Target: hub id, folder or .gguf file.")]
+DraftOption = Annotated[
+    str | None, typer.Option("--draft", help="Draft: hub id, folder, .gguf, self:skip=12,14 or ngram:n=3.")
+]
+PromptsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompts", help="Prompt set or file (acceptlab prompts list); the shipped set if left out."
+    ),
+]
+PromptColumnOption = Annotated[
+    str | None, typer.Option("--prompt-column", help="Column or key that holds the prompt.")
+]
+IdColumnOption = Annotated[str | None, typer.Option("--id-column", help="Column or key that holds the id.")]
+DomainColumnOption = Annotated[
+    str | None, typer.Option("--domain-column", help="Column or key that holds the domain.")
+]
+TextOption = Annotated[str, typer.Option("--text", help="Plain text: one prompt a line (lines), or blocks.")]
+SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad prompt rows out and name them.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Only the first N prompts of each domain.")
+]
+TreeOption = Annotated[
+    str,
+    typer.Option(
+        "--tree",
+        help="chain:K, kary:depth=D,branch=B, branches:4,2,1, dynamic:nodes=N,depth=D,topk=K, "
+        "opt:nodes=N,threshold=T, dp:nodes=N,from=RUN or file:tree.json.",
+    ),
+]
+RuleOption = Annotated[str, typer.Option("--rule", help="Verification rule.")]
+ProposalOption = Annotated[
+    str,
+    typer.Option(
+        "--proposal", help="auto (what the rule is made for), or argmax for a chain of draft argmaxes."
+    ),
+]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", min=0.0, help="Of the sampling distribution, both models.")
+]
+TopKOption = Annotated[
+    int, typer.Option("--top-k", min=0, help="Keep the K most probable tokens; 0 keeps all.")
+]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", min=0.0, max=1.0, help="Keep the smallest set of this probability.")
+]
+MaxNewTokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", min=1, help="Longest output of a prompt, in tokens.")
+]
+StopOption = Annotated[
+    str | None,
+    typer.Option("--stop", help="entropy:NATS drafts nothing below a context where the draft is less sure."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random streams.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option("--run", help="Folder of the run; by default one under data/runs named after the options."),
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+
 
 def command(
-    domain: Annotated[str, typer.Option(help="code, math, logic, chat, a comma list, or all.")] = "all",
-    pair: Annotated[str | None, typer.Option(help="Name of a known pair (acceptlab pairs list).")] = None,
-    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="Draft: hub id, folder, .gguf, self:skip=12,14 or ngram:n=3.")
-    ] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(help="Prompt set or file (acceptlab prompts list); the shipped set if left out."),
-    ] = None,
-    prompt_column: Annotated[str | None, typer.Option(help="Column or key that holds the prompt.")] = None,
-    id_column: Annotated[str | None, typer.Option(help="Column or key that holds the id.")] = None,
-    domain_column: Annotated[str | None, typer.Option(help="Column or key that holds the domain.")] = None,
-    text: Annotated[str, typer.Option(help="Plain text: one prompt a line (lines), or blocks.")] = "lines",
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave bad prompt rows out and name them.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts of each domain.")] = None,
-    tree: Annotated[
-        str,
-        typer.Option(
-            help="chain:K, kary:depth=D,branch=B, branches:4,2,1, dynamic:nodes=N,depth=D,topk=K, "
-            "opt:nodes=N,threshold=T, dp:nodes=N,from=RUN or file:tree.json."
-        ),
-    ] = "kary:depth=3,branch=2",
-    rule: Annotated[str, typer.Option(help="Verification rule.")] = "greedy",
-    proposal: Annotated[
-        str,
-        typer.Option(help="auto (what the rule is made for), or argmax for a chain of draft argmaxes."),
-    ] = "auto",
-    temperature: Annotated[
-        float, typer.Option(min=0.0, help="Of the sampling distribution, both models.")
-    ] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Keep the K most probable tokens; 0 keeps all.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Keep the smallest set of this probability.")
-    ] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest output of a prompt, in tokens.")] = 128,
-    stop: Annotated[
-        str | None,
-        typer.Option(help="entropy:NATS drafts nothing below a context where the draft is less sure."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    run: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the run; by default one under data/runs named after the options."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    domain: DomainOption = "all",
+    pair: PairOption = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    prompts: PromptsOption = None,
+    prompt_column: PromptColumnOption = None,
+    id_column: IdColumnOption = None,
+    domain_column: DomainColumnOption = None,
+    text: TextOption = "lines",
+    skip_bad: SkipBadOption = False,
+    limit: LimitOption = None,
+    tree: TreeOption = "kary:depth=3,branch=2",
+    rule: RuleOption = "greedy",
+    proposal: ProposalOption = "auto",
+    temperature: TemperatureOption = 1.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    max_new_tokens: MaxNewTokensOption = 128,
+    stop: StopOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    run: RunOption = None,
+    resume: ResumeOption = False,
 ) -> None:
     """Run draft and target over prompts; write one row for every drafted node.
 
@@ -75,7 +116,7 @@ def command(
     An interrupted run keeps every finished prompt: repeat the command with --resume. Repeating a finished command
     changes nothing.
     """
-    from acceptlab.run import Request, run_collection
+    from acceptlab.run import Request
 
     request = Request(
         domains=tuple(part.strip() for part in domain.split(",") if part.strip()),
@@ -101,8 +142,14 @@ def command(
         device=device,
         dtype=dtype,
     )
+    _collect(request, run, resume)
+
+
+def _collect(request: Request, folder: Path | None, resume: bool) -> None:
+    from acceptlab.run import run_collection
+
     outcome = run_collection(
-        request, folder=run, runs_folder=RUNS_FOLDER, resume=resume, show=CollectionBar()
+        request, folder=folder, runs_folder=RUNS_FOLDER, resume=resume, show=CollectionBar()
     )
     print(outcome.summary, file=sys.stderr)
     print(outcome.folder)

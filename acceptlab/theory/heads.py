@@ -69,15 +69,7 @@ def thresholds_from_head(
     entropies = np.asarray(entropies, dtype=np.float64)
     is_complete = head.shape[1] >= vocab_size
     rest = _rest(head, rest_sum, is_complete)
-    starts, is_unknown = rejected_probs(head, entropies, vocab_size, rules, ties)
-    unknown_rows = np.flatnonzero(is_unknown.any(axis=1))
-    if unknown_rows.size:
-        full = np.asarray(full_rows(unknown_rows), dtype=np.float64)
-        for column in np.flatnonzero(is_unknown.any(axis=0)).tolist():
-            is_open = is_unknown[unknown_rows, column]
-            contexts = unknown_rows[is_open]
-            rows = full if is_open.all() else full[is_open]
-            starts[contexts, column] = _rejected_in_full(rows, entropies[contexts], rules[column], ties)
+    starts = _all_rejected_probs(head, entropies, vocab_size, full_rows, rules, ties)
     forward, reverse, is_short = _solve(head, rest, starts, vocab_size, rules)
     if is_complete:
         return forward, reverse
@@ -136,6 +128,27 @@ def rejected_probs(
         # no probability is below a level of 0
         is_unknown[:, column] = ~found & (level > 0.0) & (width < vocab_size)
     return starts, is_unknown
+
+
+def _all_rejected_probs(
+    head: Float[np.ndarray, "contexts width"],
+    entropies: Float[np.ndarray, " contexts"],
+    vocab_size: int,
+    full_rows: FullRows,
+    rules: Sequence[Rule],
+    ties: Ties,
+) -> Float[np.ndarray, "contexts rules"]:
+    """`rejected_probs`, with the whole rows where the head cannot tell."""
+    starts, is_unknown = rejected_probs(head, entropies, vocab_size, rules, ties)
+    unknown_rows = np.flatnonzero(is_unknown.any(axis=1))
+    if unknown_rows.size:
+        full = np.asarray(full_rows(unknown_rows), dtype=np.float64)
+        for column in np.flatnonzero(is_unknown.any(axis=0)).tolist():
+            is_open = is_unknown[unknown_rows, column]
+            contexts = unknown_rows[is_open]
+            rows = full if is_open.all() else full[is_open]
+            starts[contexts, column] = _rejected_in_full(rows, entropies[contexts], rules[column], ties)
+    return starts
 
 
 def _rejected_in_full(
