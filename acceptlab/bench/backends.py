@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -101,11 +102,13 @@ def _compiled(pair: Pair) -> LanguageModel:
     blocks = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "mlp"]
     if not blocks:
         raise UsageError(f"{type(model).__name__} has no blocks named mlp to compile: leave this backend out")
-    for block in blocks:
-        block.compile(dynamic=True)
     made = CachedModel(model, "compile", lean=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler warns of itself
+        # one compiled function for all layers: the weights are among its inputs
+        compiled: Any = torch.compile(type(blocks[0]).forward, dynamic=True)
+        for block in blocks:
+            block.forward = partial(compiled, block)
         try:
             for n_rows in (4, 1):  # one row is compiled apart from all other numbers
                 made.reset()
