@@ -25,7 +25,7 @@ from acceptlab.theory.best_tree import BestTree, best_trees, expected_tree_len
 from acceptlab.tree import MAX_NODES, Tree, TreeShape, parse_tree
 
 EXAMPLE = "dp:nodes=16,from=data/runs/NAME"
-_OPTIONS = ("nodes", "depth", "domain", "costs")
+_OPTIONS = ("nodes", "depth", "width", "domain", "costs")
 _BEST = "best"
 _BEST_NODES = 64
 """Largest tree that nodes=best looks at."""
@@ -158,6 +158,9 @@ class DpRequest:
     folder: Path
     nodes: int | None
     depth: int | None = None
+    """Deepest level; None for what was measured."""
+    width: int | None = None
+    """Most children of a node; 1 gives chains."""
     domain: str | None = None
     costs_file: Path | None = None
 
@@ -176,7 +179,9 @@ def tree_from_run(run: Run, wanted: DpRequest) -> TreeShape:
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"a dp tree of {nodes} nodes is not possible: ask for 1 to {MAX_NODES}")
     table = acceptance_table([run], wanted.domain)
-    where = "" if wanted.domain is None else f"domain={wanted.domain},"
+    table = AcceptanceTable(table.n_accepted[:, : wanted.width], table.n_offered[:, : wanted.width])
+    where = "" if wanted.width is None else f"width={wanted.width},"
+    where += "" if wanted.domain is None else f"domain={wanted.domain},"
     if wanted.nodes is None:
         tree = fastest_tree(table, _costs(run, wanted.costs_file), nodes, wanted.depth)
         if tree is None:
@@ -228,8 +233,9 @@ def _too_narrow(run: Run, n_found: int, nodes: int) -> UsageError:
 def parse_dp(text: str) -> TreeShape:
     """Read `dp:nodes=N,from=RUN`, where RUN is a run's folder.
 
-    Before `from`, which comes last, may stand `depth=D` (at most so deep), `domain=NAME` (acceptance of that domain
-    only) and `costs=FILE` (verification times); `nodes=best` takes the size and depth that these costs favour.
+    Before `from`, which comes last, may stand `depth=D` (at most so deep), `width=W` (at most so many children; 1 for
+    chains), `domain=NAME` (acceptance of that domain only) and `costs=FILE` (verification times); `nodes=best` takes
+    the size and depth that these costs favour.
 
     Raises:
         UsageError: malformed, no such run, or see `tree_from_run`.
@@ -237,18 +243,20 @@ def parse_dp(text: str) -> TreeShape:
     head, comma, folder = text.strip().partition(",from=")
     kind, _, rest = head.partition(":")
     options = dict(part.strip().partition("=")[::2] for part in rest.split(","))
-    nodes, depth = options.get("nodes", ""), options.get("depth", "1")
-    numbers_fit = (nodes == _BEST or nodes.isdecimal()) and depth.isdecimal() and int(depth) > 0
+    nodes = options.get("nodes", "")
+    limits = {name: options[name] for name in ("depth", "width") if name in options}
+    numbers_fit = nodes == _BEST or nodes.isdecimal()
+    numbers_fit &= all(value.isdecimal() and int(value) > 0 for value in limits.values())
     known = set(options) <= set(_OPTIONS) and all(options.values())
     if kind != "dp" or not comma or not folder.strip() or not numbers_fit or not known:
         raise UsageError(
-            f"tree '{text}' needs nodes and from: write, for example, {EXAMPLE}; nodes=best, depth=D, domain=NAME "
-            "and costs=FILE may stand before from"
+            f"tree '{text}' needs nodes and from: write, for example, {EXAMPLE}; nodes=best, depth=D, width=W, "
+            "domain=NAME and costs=FILE may stand before from"
         )
     wanted = DpRequest(
         folder=Path(folder.strip()),
         nodes=None if nodes == _BEST else int(nodes),
-        depth=int(depth) if "depth" in options else None,
+        **{name: int(value) for name, value in limits.items()},
         domain=options.get("domain"),
         costs_file=Path(options["costs"]) if "costs" in options else None,
     )

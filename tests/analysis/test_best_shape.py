@@ -167,7 +167,12 @@ def test_dp_texts_name_a_folder(run: Run) -> None:
     assert parse_dp(f"dp:nodes=5,from={run.path}") == tree_from_run(run, DpRequest(run.path, 5))
     assert parse_any("chain:2").kind == "chain"
     malformed = ("dp:nodes=5", "dp:nodes=x,from=a", "dp:from=a,nodes=5", "dp:nodes=5,from=")
-    malformed += ("dp:nodes=5,depth=0,from=a", "dp:nodes=5,colour=red,from=a", "dp:nodes=5,domain=,from=a")
+    malformed += (
+        "dp:nodes=5,depth=0,from=a",
+        "dp:nodes=5,width=x,from=a",
+        "dp:nodes=5,colour=red,from=a",
+        "dp:nodes=5,domain=,from=a",
+    )
     for text in malformed:
         with pytest.raises(UsageError, match="dp:nodes=16,from"):
             parse_dp(text)
@@ -197,6 +202,13 @@ def test_dp_takes_one_domain_and_a_limit_of_depth(run: Run) -> None:
         tree_from_run(run, DpRequest(run.path, 9, domain="chat")).static
         != tree_from_run(run, DpRequest(run.path, 9, domain="code")).static
     )
+    chain = parse_dp(f"dp:nodes=3,width=1,from={run.path}")
+    assert (chain.static, chain.text) == (
+        from_branches([1, 1, 1]),
+        f"dp:nodes=3,width=1,from={run.run_id}",
+    )
+    with pytest.raises(UsageError, match="at most 3 nodes"):
+        parse_dp(f"dp:nodes=4,width=1,from={run.path}")
     with pytest.raises(UsageError, match="nothing in domain 'law': it has chat, code"):
         parse_dp(f"dp:nodes=9,domain=law,from={run.path}")
 
