@@ -109,6 +109,10 @@ def speedup(
     frame = arithmetic.table(
         sums, predicted=predicted, against=[f"{contest.ASSISTED}:{n}" for n in their_lengths]
     )
+    if recorded is not None:
+        model_notes += _against_library(
+            frame, f"{recorded}{contest.RECORDS}", f"{contest.ASSISTED}:{their_lengths[0]}"
+        )
     show(
         frame,
         title=f"Speed-up over plain decoding: {planned.config['pair']}, {planned.config['rule']}, "
@@ -123,6 +127,18 @@ def speedup(
         folder=folder,
         is_whole=done.is_whole,
     )
+
+
+def _against_library(frame: pd.DataFrame, ours: str, theirs: str) -> list[str]:
+    """How many times the tokens a second of the library's assisted loop the collector makes."""
+    column = f"over_{theirs.replace(':', '_')}"
+    if column not in frame or ours not in set(frame["arm"]):
+        return []
+    row = frame.set_index("arm").loc[ours]
+    ends = "" if row.isna()[f"{column}_lo"] else f" [{row[f'{column}_lo']:.3f}, {row[f'{column}_hi']:.3f}]"
+    return [
+        f"{ours} makes {row[column]:.3f}{ends} times the tokens a second of {theirs}, which records nothing"
+    ]
 
 
 def _caption(frame: pd.DataFrame, config: dict[str, object]) -> str:

@@ -61,7 +61,7 @@ def draw_speedup(frame: pd.DataFrame, axes: Axes) -> None:
     axes.set_ylabel("tokens/s over those of plain decoding")
     axes.set_ylim(bottom=0.0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=7, loc="lower left")
+    style.legend_below(axes, 2)
 
 
 def draw_lengths(frame: pd.DataFrame, axes: Axes) -> None:
@@ -84,7 +84,7 @@ def draw_lengths(frame: pd.DataFrame, axes: Axes) -> None:
     axes.set_ylabel("tokens a step")
     axes.set_ylim(bottom=0.0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=8)
+    style.legend_below(axes, 2)
 
 
 def draw_time_split(frame: pd.DataFrame, axes: Axes) -> None:
@@ -105,13 +105,13 @@ def draw_time_split(frame: pd.DataFrame, axes: Axes) -> None:
     axes.set_yticks(y, list(frame["arm"]), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("ms a token, prefill left out")
-    axes.legend(fontsize=8, loc="lower right")
+    style.legend_below(axes, 3)
 
 
 def figure_speedup(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The table of `bench speedup` as three panels and a caption."""
     with style.look():
-        figure, panels = style.new_figure(1, 3, width=13.0, height=5.0)
+        figure, panels = style.new_figure(1, 3, width=13.0, height=5.8)
         for draw, axes in zip((draw_speedup, draw_lengths, draw_time_split), panels, strict=True):
             draw(frame, axes)
         style.add_caption(figure, caption)

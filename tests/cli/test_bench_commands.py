@@ -44,6 +44,7 @@ def test_speedup_prints_every_arm_and_fills_the_folder(
     )
     assert rows["chain:3"]["predicted"] > 0
     assert "cost model" in captured.err
+    assert f"chain:3+records makes {rows['chain:3+records']['over_assisted_3']:.3f} times" in captured.err
     assert sorted(path.name for path in folder.iterdir()) == [
         "figure.png", "figure.svg", "samples.parquet", "table.csv", "table.md",
     ]  # fmt: skip
