@@ -20,7 +20,7 @@ from acceptlab.queries import By
 from acceptlab.resampling import DEFAULT, Resampling, Totals
 from acceptlab.stats import Estimate, bootstrap, ratio
 from acceptlab.store import Run
-from acceptlab.theory.chains import ChainGap, ChainMeans, gap_of_means
+from acceptlab.theory.chains import ChainMeans, gap_of_means
 
 COLUMNS = {
     "temperature": "sampling temperature of the runs; pooled runs of one temperature share rows",
@@ -34,10 +34,12 @@ COLUMNS = {
     "gap_k": "J_k - W_k (tokens); at the last k it is the sum of the contributions",
     "path_covariance": "sample covariance of B_(k-1) and a_k",
     "remainder": "C_k - path_covariance = (mean B_(k-1) - S_(k-1)) * mean a_k; it vanishes with the sample size",
+    "S_path": "mean B_k, the path estimate of S_k; noisier than S_k, which takes the mean over the last token",
+    "wtv": "mean of a_1 a_2 ... a_k, the trajectory WTV of k; its sum over k is biased for J from k = 2 on",
     "adjacent_covariance": "Cov(b_(k-1), a_k), the diagnostic of REAL; not the gap for windows of 3 or more",
     **{name: N_DOCS[name] for name in ("n_steps", "n_prompts", "method", "reason")},
 }
-QUANTITIES = tuple(list(COLUMNS)[2:12])
+QUANTITIES = tuple(list(COLUMNS)[2:14])
 
 REAL_NOTE = (
     "adjacent_covariance is the diagnostic of the REAL paper, Cov(b_(k-1), a_k) of neighbours. Only in windows of 2 is "
@@ -103,7 +105,7 @@ def by_temperature(runs: Sequence[Run]) -> Iterator[tuple[float | None, list[Run
 
 def means_of(totals: Float[np.ndarray, "*batch sums positions"]) -> ChainMeans:
     """Means over windows from sums in the order of SUMS; NaN where there is no window."""
-    n, overlaps, branch, weights, ratios, pairs = np.moveaxis(totals, -2, 0)
+    n, overlaps, branch, weights, ratios, pairs = np.moveaxis(totals[..., :6, :], -2, 0)
     return ChainMeans(
         branch=ratio(branch, n),
         overlaps=ratio(overlaps, n),
@@ -113,8 +115,12 @@ def means_of(totals: Float[np.ndarray, "*batch sums positions"]) -> ChainMeans:
     )
 
 
-def quantities(gap: ChainGap) -> dict[str, Float[np.ndarray, "*batch positions"]]:
-    """The columns of the table, by position."""
+def quantities(
+    totals: Float[np.ndarray, "*batch sums positions"],
+) -> dict[str, Float[np.ndarray, "*batch positions"]]:
+    """The columns of the table, by position, from sums in the order of SUMS."""
+    gap = gap_of_means(means_of(totals))
+    n, path, wtv = totals[..., 0, :], totals[..., 6, :], totals[..., 7, :]
     joint = np.cumsum(gap.survival, axis=-1)
     product = np.cumsum(np.cumprod(gap.mean_overlaps, axis=-1), axis=-1)
     undefined = np.full_like(gap.survival[..., :1], np.nan)
@@ -128,6 +134,8 @@ def quantities(gap: ChainGap) -> dict[str, Float[np.ndarray, "*batch positions"]
         joint - product,
         gap.path_covariances,
         gap.remainders,
+        ratio(path, n),
+        ratio(wtv, n),
         np.concatenate([undefined, gap.adjacent_covariances], axis=-1),
     )
     return dict(zip(QUANTITIES, found, strict=True))
@@ -159,8 +167,8 @@ def _estimates(sums: Float[np.ndarray, "sums prompts positions"], resampling: Re
     n_prompts, n_positions = sums.shape[1:]
 
     def statistic(totals: Totals) -> Totals:
-        found = gap_of_means(means_of(totals.reshape(len(totals), len(SUMS), n_positions)))
-        return np.hstack(list(quantities(found).values()))
+        found = quantities(totals.reshape(len(totals), len(SUMS), n_positions))
+        return np.hstack(list(found.values()))
 
     rows = np.moveaxis(sums, 0, 1).reshape(n_prompts, -1)
     counts = np.tile(sums[0], (1, len(QUANTITIES)))

@@ -22,7 +22,7 @@ from acceptlab.store import Run
 from acceptlab.store.scores import read_scores
 from acceptlab.theory.chains import branch_terms, path_weights
 
-SUMS = ("n_steps", "sum_overlap", "sum_branch", "sum_weight", "sum_ratio", "sum_pair")
+SUMS = ("n_steps", "sum_overlap", "sum_branch", "sum_weight", "sum_ratio", "sum_pair", "sum_path", "sum_wtv")
 """Columns of `path_windows.sql` in the order of the arrays."""
 
 MEASURES: dict[RuleKind, Measure] = {
@@ -123,6 +123,8 @@ def _text_sums(text: ScoredText, window: int, last: int) -> Float[np.ndarray, "s
         np.hstack([one, path_weights(ratios)[:, :-1]]),
         before,
         before * overlaps,
+        path_weights(ratios),
+        np.cumprod(overlaps, axis=1),
     )
     return np.stack([values.sum(axis=0) for values in found])
 

@@ -13,6 +13,8 @@
 -- sum_weight    sum of B_(k-1); B_0 = 1
 -- sum_ratio     sum of b_(k-1); 0 at depth 1
 -- sum_pair      sum of b_(k-1) a_k; 0 at depth 1
+-- sum_path      sum of B_k
+-- sum_wtv       sum of a_1 a_2 ... a_k
 WITH path AS (
     SELECT
         run_id,
@@ -62,8 +64,10 @@ weighted AS (
         prompt_id,
         depth,
         a,
+        b,
         coalesce(product(b) OVER above, 1) AS weight,
-        coalesce(lag(b) OVER by_depth, 0) AS ratio
+        coalesce(lag(b) OVER by_depth, 0) AS ratio,
+        product(a) OVER by_depth AS wtv
     FROM masked
     WINDOW
         by_depth AS (PARTITION BY run_id, prompt_id, step ORDER BY depth),
@@ -82,7 +86,9 @@ SELECT
     sum(weight * a) AS sum_branch,
     sum(weight) AS sum_weight,
     sum(ratio) AS sum_ratio,
-    sum(ratio * a) AS sum_pair
+    sum(ratio * a) AS sum_pair,
+    sum(weight * b) AS sum_path,
+    sum(wtv) AS sum_wtv
 FROM weighted
 GROUP BY run_id, domain, prompt_id, depth
 ORDER BY run_id, domain, prompt_id, depth

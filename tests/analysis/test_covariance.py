@@ -56,6 +56,19 @@ def gap_of(windows: Windows, prompts: list[str], weights: list[float] | None = N
     return chain_gap(ratios, overlaps, mask, weights=repeated)
 
 
+def estimates_of(windows: Windows, prompts: list[str]) -> dict[str, np.ndarray]:
+    """Path and WTV estimates by a plain loop."""
+    sums = np.zeros((2, len(windows[prompts[0]][0][0])))
+    for ratios, overlaps, valid in (window for prompt in prompts for window in windows[prompt]):
+        for i, values in enumerate((ratios, overlaps)):
+            product = 1.0
+            for k, value in enumerate(values[:valid]):
+                product *= value
+                sums[i, k] += product
+    n = sum(len(windows[prompt]) for prompt in prompts)
+    return {"S_path": sums[0] / n, "wtv": sums[1] / n}
+
+
 def table_of(gap: Any) -> dict[str, np.ndarray]:
     joint, product = np.cumsum(gap.survival), np.cumsum(np.cumprod(gap.mean_overlaps))
     return {
@@ -97,7 +110,9 @@ def test_every_quantity_equals_the_theory_on_arrays(
         prompts = [prompt for prompt in windows if domain in (prompt.split("/")[0], "all")]
         gap = gap_of(windows, prompts)
         assert rows["k"].tolist() == list(range(1, len(gap.survival) + 1))
-        for quantity, values in table_of(gap).items():
+        expected = table_of(gap) | estimates_of(windows, prompts)
+        assert set(expected) == set(QUANTITIES)
+        for quantity, values in expected.items():
             # stored numbers are float32 but read alike; sums differ in order only
             assert rows[quantity].to_numpy(float) == pytest.approx(values, abs=1e-12, nan_ok=True), quantity
         assert rows["contribution"].sum() == pytest.approx(rows["gap_k"].iloc[-1], abs=1e-12)

@@ -17,7 +17,7 @@ from acceptlab.errors import RunError, UsageError
 from acceptlab.resampling import Resampling, replicates
 from acceptlab.store import Run, open_run
 from acceptlab.store.scores import read_scores, scores_path, write_scores
-from acceptlab.theory.chains import chain_gap
+from acceptlab.theory.chains import chain_gap, path_weights
 from tests.analysis.test_roads_sums import ALL, LIMIT, Outcome, scored
 from tests.handmade import Step, chain, write_run
 
@@ -131,6 +131,8 @@ def test_covariances_of_what_the_target_wrote(sampled: tuple[Run, pd.DataFrame],
         ("mean_overlap", gap.mean_overlaps),
         ("C_k", gap.covariances),
         ("path_covariance", gap.path_covariances),
+        ("S_path", path_weights(np.array(ratios)).mean(axis=0)),
+        ("wtv", np.cumprod(overlaps, axis=1).mean(axis=0)),
     ):
         assert rows[name].to_numpy() == pytest.approx(values, abs=1e-12)
     assert rows["adjacent_covariance"].iloc[1] == pytest.approx(gap.adjacent_covariances[0], abs=1e-12)

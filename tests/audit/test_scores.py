@@ -102,6 +102,20 @@ def test_the_command_prints_the_roads(scored: tuple[Run, pd.DataFrame], capsys: 
     assert "loading" not in err  # scored already
 
 
+def test_covariances_read_the_scores(scored: tuple[Run, pd.DataFrame], capsys: Capture) -> None:
+    run = scored[0].path
+    words = ["analyze", "covariance", str(run), "--resamples", "100", "--format", "json"]
+    assert cli.run([*words, "--scores", str(scores_path(run))]) == 0
+    target = json.loads(capsys.readouterr().out)
+    assert cli.run(words) == 0
+    drafted = json.loads(capsys.readouterr().out)
+    assert [row["k"] for row in target] == [row["k"] for row in drafted] == [1, 2, 3] * 3
+    # the first context is the root in both; roots near the limit count in the second only
+    assert target[-3]["n_steps"] < drafted[-3]["n_steps"]
+    assert target[-3]["S_k"] == pytest.approx(drafted[-3]["S_k"], abs=0.1)
+    assert target[-1]["mean_overlap"] != pytest.approx(drafted[-1]["mean_overlap"], abs=1e-6)
+
+
 def test_kept_scores_are_not_made_again(
     scored: tuple[Run, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
