@@ -83,8 +83,9 @@ def _not_renormalised(target: Probs, draft: Probs, right: Probs) -> Probs:
 
 
 def _tempered(probs: Probs, power: float) -> Probs:
-    weights = probs**power
-    return weights / weights.sum(dim=-1, keepdim=True)
+    one = probs[:1] if probs.stride(0) == 0 else probs  # one row repeated is computed once
+    weights = one**power
+    return (weights / weights.sum(dim=-1, keepdim=True)).expand(len(probs), -1)
 
 
 def _target_without_temperature(target: Probs, draft: Probs, tokens: Tokens) -> tuple[Accepts, Probs]:

@@ -77,19 +77,27 @@ def emit_many(
             f"verifier '{verifier.name}' needs {k} tokens with draft probability in every context"
         )
     candidates = _candidates(verifier, draft, uniforms[:, :k])
-    lists, list_of = _distinct(candidates, len(draft))
     emitted = np.empty(len(uniforms), dtype=np.int64)
-    for first, draws in _packs(list_of, len(lists), len(draft)):
-        row_of = list_of[draws] - first
-        some = torch.from_numpy(lists[first : first + int(row_of.max()) + 1])
-        accepts, residual = verifier.siblings(target.expand(len(some), -1), draft.expand(len(some), -1), some)
-        passed = uniforms[draws, k : 2 * k] < accepts.numpy()[row_of]
-        emitted[draws] = candidates[draws, passed.argmax(axis=1)]
-        left = ~passed.any(axis=1)
-        if left.any():
-            rows, places = np.unique(row_of[left], return_inverse=True)
-            laws = residual if len(rows) == len(residual) else residual[torch.from_numpy(rows)]
-            emitted[draws[left]] = draw_rows(laws, places.reshape(-1), uniforms[draws[left], 2 * k])
+    waiting = np.arange(len(uniforms))  # draws whose siblings so far were rejected
+    for rank in range(k):
+        # a sibling is tested by what was rejected before it: those behind it need not be known
+        lists, list_of = _distinct(candidates[waiting, : rank + 1], len(draft))
+        is_rejected = np.zeros(len(waiting), dtype=bool)
+        for first, mine in _packs(list_of, len(lists), len(draft)):
+            row_of = list_of[mine] - first
+            some = torch.from_numpy(lists[first : first + int(row_of.max()) + 1])
+            accepts, residual = verifier.siblings(
+                target.expand(len(some), -1), draft.expand(len(some), -1), some
+            )
+            draws = waiting[mine]
+            passed = uniforms[draws, k + rank] < accepts[:, rank].numpy()[row_of]
+            emitted[draws[passed]] = candidates[draws[passed], rank]
+            is_rejected[mine[~passed]] = True
+            if rank + 1 == k and not passed.all():
+                rows, places = np.unique(row_of[~passed], return_inverse=True)
+                laws = residual if len(rows) == len(residual) else residual[torch.from_numpy(rows)]
+                emitted[draws[~passed]] = draw_rows(laws, places.reshape(-1), uniforms[draws[~passed], 2 * k])
+        waiting = waiting[is_rejected]
     return emitted
 
 

@@ -30,6 +30,8 @@ def sampled_siblings(
     rejection sampling, arXiv 2402.14160) x then leaves the draft, which is renormalised. With replacement
     the draft stays; a duplicate of a rejected token has ratio 0 and still updates the residual.
 
+    Rows that are one row repeated (`expand`) are computed once, as long as they stay the same.
+
     A residual that is zero everywhere means that the target nowhere exceeds the draft: rejection then has
     probability 0, and what rounding leaves of it is accepted.
 
@@ -45,11 +47,11 @@ def sampled_siblings(
         residual after the last sibling (before it, unless `final`).
     """
     accepts = []
-    residual, left = target, draft
-    n_siblings = tokens.shape[1]
+    residual, left = _once(target), _once(draft)
+    n_rows, n_siblings = tokens.shape
     for rank in range(n_siblings):
         token = tokens[:, rank : rank + 1]
-        wanted, offered = residual.gather(1, token), left.gather(1, token)
+        wanted, offered = (probs.expand(n_rows, -1).gather(1, token) for probs in (residual, left))
         accept = (wanted / offered).clamp_(max=1.0).masked_fill_(offered == 0, torch.nan)
         if final or rank + 1 < n_siblings:
             excess = (residual - left).clamp_(min=0)
@@ -58,11 +60,16 @@ def sampled_siblings(
             accept = torch.where(empty & (wanted > 0), 1.0, accept)
             residual = torch.where(empty, residual, excess.div_(mass)) if empty.any() else excess.div_(mass)
             if not replace and rank + 1 < n_siblings:
-                left = left.scatter(1, token, 0.0)
+                left = left.expand(n_rows, -1).scatter(1, token, 0.0)
                 mass = left.sum(dim=-1, keepdim=True)
                 left.div_(mass.masked_fill_(mass == 0, 1.0))
         accepts.append(accept)
-    return torch.cat(accepts, dim=1), residual
+    return torch.cat(accepts, dim=1), residual.expand(n_rows, -1)
+
+
+def _once(probs: Probs) -> Float64[Tensor, "rows vocab"]:
+    """The one row of a row repeated, else all rows."""
+    return probs[:1] if len(probs) > 1 and probs.stride(0) == 0 else probs
 
 
 def deterministic_siblings(target: Probs, tokens: Tokens, *, final: bool = True) -> tuple[Accepts, Probs]:

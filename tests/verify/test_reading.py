@@ -13,7 +13,7 @@ from acceptlab.rules import parse_rule
 from acceptlab.sampling import Warp, warp
 from acceptlab.tree import Tree
 from acceptlab.verify import Drafted, Target, read_target, verify
-from acceptlab.verify.lossless import deterministic_siblings
+from acceptlab.verify.lossless import deterministic_siblings, sampled_siblings
 from tests.verify.helpers import LOSSLESS, random_step
 
 WARPS = (Warp(), Warp(0.7), Warp(1.0, 4), Warp(0.5, 0, 0.9))
@@ -112,3 +112,22 @@ def test_the_last_residual_is_made_only_where_it_is_wanted() -> None:
         kept = torch.ones_like(probs).scatter(1, tokens, 0.0)
         assert torch.equal(residual, before * kept)
         assert torch.equal(probs, before)
+
+
+@pytest.mark.parametrize("replace_drawn", [True, False])
+@pytest.mark.parametrize("final", [True, False])
+def test_a_row_repeated_gives_what_copies_give(replace_drawn: bool, final: bool) -> None:
+    rng = np.random.default_rng(3)
+    target, draft = (torch.from_numpy(rng.dirichlet(np.full(9, 0.7))) for _ in range(2))
+    target[4] = 0.0
+    tokens = torch.from_numpy(np.stack([rng.permutation(9)[:3] for _ in range(12)]))
+    repeated = target.expand(12, -1), draft.expand(12, -1)
+    copies = tuple(probs.contiguous() for probs in repeated)
+    for sides in ((repeated[0], copies[1]), (copies[0], repeated[1]), repeated):
+        found = sampled_siblings(*sides, tokens, replace=replace_drawn, final=final)
+        wanted = sampled_siblings(*copies, tokens, replace=replace_drawn, final=final)
+        for one, other in zip(found, wanted, strict=True):
+            assert one.shape == other.shape
+            assert torch.equal(one, other)
+    equal = sampled_siblings(repeated[0], repeated[0], tokens, replace=replace_drawn)
+    assert equal[0][:, 0][target[tokens[:, 0]] > 0].eq(1).all()  # nothing is left to reject for
