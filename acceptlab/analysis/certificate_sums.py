@@ -142,12 +142,12 @@ def quantiles_of(
     if not len(values):
         return Quantiles({}, {})
     quantiles = {level: float(values[_place(level, len(values))]) for level in LEVELS}
-    _, clusters = np.unique(prompts, return_inverse=True)
-    totals = np.bincount(clusters)
+    totals = np.bincount(prompts)
+    has_any = totals > 0
     # sorted values: those that are at most a quantile stand before it
     ends_at = [int(np.searchsorted(values, values.dtype.type(quantiles[p]), "right")) for p in WITH_INTERVAL]
-    below = np.stack([np.bincount(clusters[:end], minlength=len(totals)) for end in ends_at], axis=1)
-    shares = ratio_of_sums(below, np.repeat(totals[:, None], len(WITH_INTERVAL), axis=1), resampling)
+    below = np.stack([np.bincount(prompts[:end], minlength=len(totals)) for end in ends_at], axis=1)[has_any]
+    shares = ratio_of_sums(below, np.repeat(totals[has_any, None], len(WITH_INTERVAL), axis=1), resampling)
     ends = {
         level: (float(values[low]), float(values[high]))
         for level, share in zip(WITH_INTERVAL, shares, strict=True)

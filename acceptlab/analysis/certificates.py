@@ -130,50 +130,65 @@ def check_certificates(table: AnalysisTable, scale_thresholds: float = 1.0) -> N
 
 def _overall(sample: Sample, counts: Counts, by: By, resampling: Resampling) -> list[dict[str, Any]]:
     """One row per group, rule and direction."""
-    groups = all_groups(sample.clusters)
-    rows: dict[tuple[str, int, int], dict[str, Any]] = {}
-    for r, rule in enumerate(RULES):
-        quantiles = threshold_quantiles(sample, r, resampling)
-        for group in groups:
-            for d, direction in enumerate(DIRECTIONS):
-                key = {by: group, "rule": str(rule), "direction": direction, "margin_bin": None}
-                sums = _sums(sample, counts, group, r, d).sum(axis=-1)[..., None]
-                nearest = float(nearest_of(sample.clusters, counts.nearest[r, d], group))
-                paper = PAPER.get(str(rule), (None, None)) if direction == "forward" else (None, None)
-                rows[group, r, d] = _rows([key], sums, resampling)[0] | {
-                    "nearest_rejection": nearest if np.isfinite(nearest) else None,
-                    **_quantile_columns(quantiles[direction, group]),
-                    "paper_p5": paper[0],
-                    "paper_median": paper[1],
-                }
-    ordered = [
-        rows[group, r, d] for group in groups for r in range(len(RULES)) for d in range(len(DIRECTIONS))
-    ]
-    return [_in_order(row, by) for row in ordered]
+    quantiles = [threshold_quantiles(sample, r, resampling) for r in range(len(RULES))]
+    rows = []
+    for group in all_groups(sample.clusters):
+        sums = _sums(sample, counts, group).sum(axis=-1)
+        keys = [
+            {by: group, "rule": str(RULES[r]), "direction": DIRECTIONS[d], "margin_bin": None}
+            for r, d in _PAIRS
+        ]
+        for (r, d), row in zip(_PAIRS, _rows(keys, sums, resampling), strict=True):
+            nearest = float(nearest_of(sample.clusters, counts.nearest[r, d], group))
+            paper = PAPER.get(row["rule"], (None, None)) if row["direction"] == "forward" else (None, None)
+            more = {
+                "nearest_rejection": nearest if np.isfinite(nearest) else None,
+                **_quantile_columns(quantiles[r][DIRECTIONS[d], group]),
+                "paper_p5": paper[0],
+                "paper_median": paper[1],
+            }
+            rows.append(_in_order(row | more, by))
+    return rows
 
 
 def _binned(
     sample: Sample, counts: Counts, by: By, group: str, resampling: Resampling
 ) -> list[dict[str, Any]]:
     """One row per rule, direction and bin of the margin that has contexts."""
-    rows = []
-    for r, rule in enumerate(RULES):
-        for d, direction in enumerate(DIRECTIONS):
-            sums = _sums(sample, counts, group, r, d)
-            known = np.flatnonzero(sums[0].sum(axis=0) > 0)
-            key = {by: group, "rule": str(rule), "direction": direction}
-            keys = [{**key, "margin_bin": int(number)} for number in known]
-            rows += [_in_order(row, by) for row in _rows(keys, sums[..., known], resampling)]
-    return rows
+    sums = _sums(sample, counts, group)
+    known = np.flatnonzero(sums[0, :, 0].sum(axis=0) > 0)
+    keys = [
+        {by: group, "rule": str(RULES[r]), "direction": DIRECTIONS[d], "margin_bin": int(number)}
+        for r, d in _PAIRS
+        for number in known
+    ]
+    chosen = sums[..., known].reshape(*sums.shape[:2], -1)
+    return [_in_order(row, by) for row in _rows(keys, chosen, resampling)] if keys else []
 
 
-def _sums(
-    sample: Sample, counts: Counts, group: str, r: int, d: int
-) -> Float[np.ndarray, "counts prompts bins"]:
+_PAIRS = tuple((r, d) for r in range(len(RULES)) for d in range(len(DIRECTIONS)))
+"""Rules and directions, in the order of the table."""
+
+
+def _sums(sample: Sample, counts: Counts, group: str) -> Float[np.ndarray, "counts prompts pairs bins"]:
     """Contexts, outcomes, kinds, and what greedy certifies: one row a prompt of the group."""
-    greedy = counts.kinds[_GREEDY, d, KINDS.index("certified")]
-    stacked = np.concatenate([counts.contexts[None], counts.outcomes[r], counts.kinds[r, d], greedy[None]])
-    return of_group(sample.clusters, stacked, group)
+    certified = KINDS.index("certified")
+    stacked = [
+        of_group(
+            sample.clusters,
+            np.concatenate(
+                [
+                    counts.contexts[None],
+                    counts.outcomes[r],
+                    counts.kinds[r, d],
+                    counts.kinds[_GREEDY, d, certified][None],
+                ]
+            ),
+            group,
+        )
+        for r, d in _PAIRS
+    ]
+    return np.stack(stacked, axis=2)
 
 
 _PLACE = {name: i for i, name in enumerate(("contexts", *OUTCOMES, *KINDS, "greedy"))}
@@ -182,10 +197,10 @@ _GREEDY = [str(rule) for rule in RULES].index("greedy")
 
 
 def _rows(
-    keys: Sequence[dict[str, Any]], sums: Float[np.ndarray, "counts prompts bins"], resampling: Resampling
+    keys: Sequence[dict[str, Any]], sums: Float[np.ndarray, "counts prompts keys"], resampling: Resampling
 ) -> list[dict[str, Any]]:
-    """Rows of several bins, resampled jointly."""
-    n_bins = sums.shape[-1]
+    """Rows of several rules, directions or bins, resampled jointly."""
+    n_keys = sums.shape[-1]
     parts = {name: sums[_PLACE[name]] for name in _USED}
     decided = parts["accepted"] + parts["rejected"]
     n_contexts = parts["contexts"]
@@ -202,9 +217,9 @@ def _rows(
         statistic,
         np.hstack(denominators),
         resampling,
-        undefined=[reason for reason in _UNDEFINED for _ in range(n_bins)],
+        undefined=[reason for reason in _UNDEFINED for _ in range(n_keys)],
     )
-    return [_row(key, found[b::n_bins], sums[..., b]) for b, key in enumerate(keys)]
+    return [_row(key, found[k::n_keys], sums[..., k]) for k, key in enumerate(keys)]
 
 
 def _row(
