@@ -21,7 +21,7 @@ class AuditRequest:
     n_tokens: int = 9200
     n_contexts: int = 500
     n_seeds: int = 20
-    n_draws: int = 120
+    n_draws: int = 80
     n_chain_draws: int = 20
     top_k: int = 0
     """Tokens of every context at which verifiers are drawn again; 0 for the full vocabulary."""

@@ -81,7 +81,7 @@ def losslessness(
     n_tokens: NTokensOption = 9200,
     n_contexts: NContextsOption = 500,
     seeds: SeedsOption = 20,
-    draws: DrawsOption = 120,
+    draws: DrawsOption = 80,
     max_new_tokens: MaxNewTokensOption = 64,
     seed: SeedOption = 0,
     run_folder: RunFolderOption = None,
