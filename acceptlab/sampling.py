@@ -13,6 +13,7 @@ from torch import Tensor
 
 from acceptlab.errors import RunError, UsageError
 from acceptlab.pairing import ProposalKind
+from acceptlab.top import top
 from acceptlab.warping import Warp as Warp  # noqa: PLC0414  (part of what this module offers)
 
 NOTHING = -1
@@ -143,8 +144,8 @@ def ranked(
     if width == 0:
         return _padding(scores, width)
     size = min(width, scores.shape[-1])
-    values, ids = scores.topk(min(size + 1, scores.shape[-1]))
-    # which of two equal values topk puts first is not defined
+    values, ids = top(scores, min(size + 1, scores.shape[-1]))
+    # which of two equal values top puts first is not defined
     if bool((values[:, 1:] == values[:, :-1]).any()):
         values, ids = _ranked_by_argmax(scores, size)
     ids = ids[:, :size].masked_fill(values[:, :size] <= floor, NOTHING)
