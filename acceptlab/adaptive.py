@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from acceptlab.draft import Proposal, root_logits
+from acceptlab.draft import Proposal, root_pass
 from acceptlab.models import LanguageModel
-from acceptlab.sampling import Warp, warp
+from acceptlab.passes import Pass, Passes
+from acceptlab.top import top
 from acceptlab.tree import Adaptive, Tree
 
 
@@ -56,10 +57,8 @@ class _Candidates:
         return float(np.exp(np.asarray(self.log_value)[list(nodes)]).sum()) if nodes else 0.0
 
 
-def grow_adaptive(
-    draft: LanguageModel, committed: Sequence[int], shape: Adaptive, settings: Warp
-) -> Proposal:
-    """Draft an adaptive tree below the last committed token.
+def grow_adaptive(draft: LanguageModel, committed: Sequence[int], shape: Adaptive) -> Passes[Proposal]:
+    """Draft an adaptive tree below the last committed token: a generator of passes, one a level.
 
     dynamic: each level expands its `topk` best nodes with `topk` children each, `depth` levels deep; the global best
     `nodes` stay (EAGLE-2, arXiv 2406.16858, section 4). opt: every node of the last level that is among the best
@@ -70,10 +69,9 @@ def grow_adaptive(
         draft: the draft model; its cache must be a dense prefix of `committed`, at least one token short.
         committed: the text so far, prompt included.
         shape: which tree, and its parameters.
-        settings: the sampling distribution, for the records; the choice of nodes does not look at it.
     """
     found = _Candidates()
-    logits = [root_logits(draft, committed)]
+    logits = [(yield root_pass(draft, committed))[-1:]]
     width = shape.nodes if shape.topk is None else shape.topk
     found.add([-1], *_top(logits[0], width))
     level = list(range(len(found.token)))
@@ -82,7 +80,7 @@ def grow_adaptive(
         frontier = _frontier(found, level, shape)
         if not frontier:
             break
-        logits.append(_run(draft, committed, found, frontier, depth))
+        logits.append((yield _expand(draft, committed, found, frontier, depth)))
         first = len(found.token)
         found.add(frontier, *_top(logits[-1], width))
         level = list(range(first, len(found.token)))
@@ -90,13 +88,13 @@ def grow_adaptive(
         if shape.threshold is not None and grown - total <= shape.threshold:
             break
         total = grown
-    return _assemble(found, torch.cat(logits), shape.nodes, settings)
+    return _assemble(found, torch.cat(logits), shape.nodes)
 
 
 def _top(logits: Float[Tensor, "rows vocab"], width: int) -> tuple[np.ndarray, np.ndarray]:
     """Log probabilities and ids of the best tokens of every row, equal ones by lower id."""
     log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float64)
-    values, ids = log_probs.topk(min(width, logits.shape[1]))
+    values, ids = top(log_probs, min(width, logits.shape[1]))
     on_cpu, id_rows = values.cpu().numpy(), ids.cpu().numpy()
     order = np.lexsort((id_rows, -on_cpu), axis=-1)
     return np.take_along_axis(on_cpu, order, -1), np.take_along_axis(id_rows, order, -1)
@@ -110,10 +108,10 @@ def _frontier(found: _Candidates, level: list[int], shape: Adaptive) -> list[int
     return [node for node in level if node in best]
 
 
-def _run(
+def _expand(
     draft: LanguageModel, committed: Sequence[int], found: _Candidates, frontier: list[int], depth: int
-) -> Float[Tensor, "rows vocab"]:
-    """One draft pass over the nodes to expand; each sees the text and its own ancestors."""
+) -> Pass:
+    """The draft pass over the nodes to expand; each sees the text and its own ancestors."""
     found.expanded.extend(frontier)
     slot_of = {node: slot for slot, node in enumerate(found.expanded)}
     visible = torch.zeros((len(frontier), len(committed) + len(found.expanded)), dtype=torch.bool)
@@ -125,12 +123,10 @@ def _run(
             at = found.parent[at]
     tokens = torch.tensor([found.token[node] for node in frontier])
     positions = torch.full((len(frontier),), len(committed) - 1 + depth)
-    return draft.forward(tokens, positions, visible)
+    return Pass(draft, tokens, positions, visible)
 
 
-def _assemble(
-    found: _Candidates, logits: Float[Tensor, "contexts vocab"], n_nodes: int, settings: Warp
-) -> Proposal:
+def _assemble(found: _Candidates, logits: Float[Tensor, "contexts vocab"], n_nodes: int) -> Proposal:
     """Number the kept nodes level by level, siblings by falling V, and keep the contexts that are theirs."""
     kept = sorted(found.best(n_nodes), key=lambda node: found.depth[node])
     new_index = {-1: -1, **{node: index for index, node in enumerate(kept)}}
@@ -144,6 +140,6 @@ def _assemble(
         token_ids=torch.tensor([found.token[node] for node in kept], dtype=torch.int64),
         context_rows=np.asarray([new_index[node] + 1 for node in nodes], dtype=np.int64)[: len(picked)],
         draft_logits=here,
-        draft_probs=warp(here, settings),
+        draft_probs=None,
         cached_nodes=tuple(new_index.get(node, -1) for node in found.expanded),
     )

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from acceptlab.models import LanguageModel
 from acceptlab.pairing import ProposalKind
-from acceptlab.sampling import Warp, propose, warp
+from acceptlab.passes import Pass, Passes
+from acceptlab.sampling import Warp, propose, ranked, warp
 from acceptlab.tree import Tree
 
 
@@ -25,6 +26,7 @@ from acceptlab.tree import Tree
 class Proposal:
     """A drafted tree and what the draft model said in its contexts.
 
+    `draft_probs` are the sampling distributions that candidates were drawn from; None where they were ranked.
     `context_rows[c]` is the context row (0 the root, i + 1 node i) of row c of `draft_logits` and `draft_probs`;
     `cached_nodes` are the nodes whose keys and values the draft's cache now holds, in slot order.
     """
@@ -33,7 +35,7 @@ class Proposal:
     token_ids: Int[Tensor, " nodes"]
     context_rows: Int[np.ndarray, " contexts"]
     draft_logits: Float[Tensor, "contexts vocab"]
-    draft_probs: Float[Tensor, "contexts vocab"]
+    draft_probs: Float[Tensor, "contexts vocab"] | None
     cached_nodes: tuple[int, ...]
 
 
@@ -65,13 +67,13 @@ def inner_levels(tree: Tree) -> tuple[_Level, ...]:
     return tuple(levels)
 
 
-def root_logits(draft: LanguageModel, committed: Sequence[int]) -> Float[Tensor, "1 vocab"]:
-    """Run the committed tokens that the draft has not seen yet; the logits after the last one (the root)."""
+def root_pass(draft: LanguageModel, committed: Sequence[int]) -> Pass:
+    """The committed tokens that the draft has not seen yet; the last row's logits are those of the root."""
     start = draft.n_slots
     pending = torch.tensor(committed[start:])
     slots = torch.arange(len(committed))
     visible = slots[None, :] <= slots[start:, None]
-    return draft.forward(pending, slots[start:], visible)[-1:]
+    return Pass(draft, pending, slots[start:], visible)
 
 
 def grow(
@@ -82,8 +84,10 @@ def grow(
     kind: ProposalKind,
     uniforms: Float[np.ndarray, " nodes"],
     stop_entropy: float | None = None,
-) -> Proposal:
+) -> Passes[Proposal]:
     """Draft a tree of a fixed shape below the last committed token.
+
+    A generator (see `passes`): it yields one pass a level and returns the proposal.
 
     Args:
         draft: the draft model; its cache must be a dense prefix of `committed`, at least one token short.
@@ -99,12 +103,13 @@ def grow(
         return empty_proposal(draft)
     level_logits, level_probs, rows = [], [], [0]
     chosen = torch.full((shape.n_nodes,), -1, dtype=torch.int64, device=draft.device)
-    logits = root_logits(draft, committed)
+    logits = (yield root_pass(draft, committed))[-1:]
     level_rows: tuple[int, ...] = (0,)
     for level in (*inner_levels(shape), None):
-        probs = warp(logits, settings)
+        probs = None if kind is ProposalKind.RANKED else warp(logits, settings)
         level_logits.append(logits)
-        level_probs.append(probs)
+        if probs is not None:
+            level_probs.append(probs)
         _choose_level(shape, level_rows, kind, logits, probs, uniforms, chosen)
         if stop_entropy is not None:
             _stop_level(shape, level_rows, logits, stop_entropy, chosen)
@@ -114,7 +119,7 @@ def grow(
         positions = torch.full((len(level.nodes),), len(committed) - 1 + level.depth)
         # a missing candidate runs as token 0 and is pruned below: that keeps the loop free of transfers
         tokens = chosen[list(level.nodes)].clamp(min=0)
-        logits = draft.forward(tokens, positions, torch.cat([prefix, level.visible], dim=1))
+        logits = yield Pass(draft, tokens, positions, torch.cat([prefix, level.visible], dim=1))
         level_rows = tuple(node + 1 for node in level.nodes)
         rows.extend(level_rows)
     full = Proposal(
@@ -122,7 +127,7 @@ def grow(
         token_ids=chosen.cpu(),
         context_rows=np.asarray(rows),
         draft_logits=torch.cat(level_logits),
-        draft_probs=torch.cat(level_probs),
+        draft_probs=torch.cat(level_probs) if level_probs else None,
         cached_nodes=tuple(row - 1 for row in rows[1:]),
     )
     return full if bool((full.token_ids >= 0).all()) else _pruned(full)
@@ -133,18 +138,21 @@ def _choose_level(
     level_rows: tuple[int, ...],
     kind: ProposalKind,
     logits: Tensor,
-    probs: Tensor,
+    probs: Tensor | None,
     uniforms: Float[np.ndarray, " nodes"],
     chosen: Tensor,
 ) -> None:
     """Write the candidates of one level into `chosen` (this function's own buffer of the step)."""
     families = [shape.children[row] for row in level_rows]
     widest = max(len(family) for family in families)
-    level_uniforms = np.zeros((len(families), widest))
-    for index, family in enumerate(families):
-        level_uniforms[index, : len(family)] = uniforms[list(family)]
     n_children = torch.tensor([len(family) for family in families])
-    ids = propose(kind, logits, probs, torch.from_numpy(level_uniforms), n_children)
+    if probs is None:
+        ids = ranked(logits, n_children, floor=-torch.inf)
+    else:
+        level_uniforms = np.zeros((len(families), widest))
+        for index, family in enumerate(families):
+            level_uniforms[index, : len(family)] = uniforms[list(family)]
+        ids = propose(kind, logits, probs, torch.from_numpy(level_uniforms), n_children)
     for index, family in enumerate(families):
         chosen[list(family)] = ids[index, : len(family)]
 
@@ -163,7 +171,7 @@ def empty_proposal(draft: LanguageModel) -> Proposal:
     """A proposal without nodes: the step is a plain target step."""
     nothing = torch.empty((0, draft.vocab_size), device=draft.device)
     none = torch.empty((0,), dtype=torch.int64)
-    return Proposal(Tree(()), none, np.empty(0, dtype=np.int64), nothing, nothing.double(), ())
+    return Proposal(Tree(()), none, np.empty(0, dtype=np.int64), nothing, None, ())
 
 
 def _pruned(full: Proposal) -> Proposal:
@@ -179,11 +187,14 @@ def _pruned(full: Proposal) -> Proposal:
     has_distribution = torch.isfinite(full.draft_logits).any(dim=1).cpu().numpy()
     contexts = np.flatnonzero(row_alive[full.context_rows] & has_distribution)
     rows = full.context_rows[contexts]
+    picked = torch.from_numpy(contexts).to(full.draft_logits.device)
     return Proposal(
         tree=Tree(parents),
         token_ids=full.token_ids[torch.from_numpy(kept)],
         context_rows=np.where(rows > 0, np.concatenate([[0], renumbered + 1])[rows], 0),
-        draft_logits=full.draft_logits[torch.from_numpy(contexts).to(full.draft_logits.device)],
-        draft_probs=full.draft_probs[torch.from_numpy(contexts).to(full.draft_probs.device)],
+        draft_logits=full.draft_logits[picked],
+        draft_probs=None
+        if full.draft_probs is None
+        else full.draft_probs[picked.to(full.draft_probs.device)],
         cached_nodes=tuple(int(renumbered[n]) if alive[n] else -1 for n in full.cached_nodes),
     )

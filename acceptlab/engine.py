@@ -1,6 +1,7 @@
 """One speculative decoding loop: draft -> one target pass -> verify -> commit; yields a step.
 
 Boundary: two language models, a prompt's tokens and settings in, steps out. No paths, no printing, no tokenizer.
+`lanes` runs the same loop for several prompts at once.
 Every step runs the target once, over the root (the last committed token) and the drafted nodes, with a mask in which
 a node sees the text and its own ancestors. What is accepted is kept by gathering the cache, so the text is never
 computed twice: after a step the target's cache holds all committed tokens but the new root.
@@ -8,13 +9,14 @@ computed twice: after a step the target's cache holds all committed tokens but t
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from acceptlab.adaptive import grow_adaptive
@@ -22,12 +24,14 @@ from acceptlab.draft import Proposal, empty_proposal, grow
 from acceptlab.measures import Columns, Contexts, measure
 from acceptlab.models import LanguageModel
 from acceptlab.pairing import ProposalKind
+from acceptlab.passes import Pass, Passes
 from acceptlab.records import StopReason
 from acceptlab.rng import uniforms
 from acceptlab.rules import Rule
 from acceptlab.sampling import Warp, warp
 from acceptlab.tree import Tree, TreeShape
 from acceptlab.verify import Drafted, Target, Verdict, read_target, verify
+from acceptlab.verify.drafted import rows_of
 
 
 @dataclass(frozen=True)
@@ -68,21 +72,35 @@ class Step:
 
 
 @dataclass
-class _Clock:
+class Clock:
     """Time by part of a step. Accelerators run asynchronously, so a lap waits for them first."""
 
     device: torch.device
     times_ms: dict[str, float] = field(default_factory=dict)
     _last: float = field(default_factory=time.perf_counter)
 
-    def lap(self, part: str) -> None:
+    def now(self) -> float:
+        """Seconds, once the device has done what it was asked."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
-        now = time.perf_counter()
+        return time.perf_counter()
+
+    def start(self) -> None:
+        """A step begins."""
+        self.times_ms = {}
+        self._last = self.now()
+
+    def lap(self, part: str) -> None:
+        """Count the time since the last lap to a part of the step."""
+        now = self.now()
         self.times_ms[part] = self.times_ms.get(part, 0.0) + 1000.0 * (now - self._last)
         self._last = now
+
+    def skip(self, seconds: float) -> None:
+        """Leave out time that went to other texts."""
+        self._last += seconds
 
 
 @torch.inference_mode()
@@ -98,6 +116,27 @@ def decode(
         prompt_id: keys the random streams, so that the order of prompts changes nothing.
         settings: tree, rule, temperature and limits.
     """
+    text = write_text(target, draft, prompt_ids, prompt_id, settings, Clock(target.device))
+    logits = None
+    with contextlib.suppress(StopIteration):
+        while True:
+            item = text.send(logits)
+            if isinstance(item, Pass):
+                logits = item.run()
+            else:
+                logits = None
+                yield item
+
+
+def write_text(
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompt_ids: Sequence[int],
+    prompt_id: str,
+    settings: Settings,
+    clock: Clock,
+) -> Generator[Pass | Step, Tensor | None, None]:
+    """The loop of `decode` with its passes left to the caller, who is to send the logits of each (see `passes`)."""
     committed = [int(token) for token in prompt_ids]
     if not committed or settings.max_new_tokens < 1:
         return
@@ -108,7 +147,8 @@ def decode(
     index = 0
     stop = _no_room(target, draft, len(committed), settings.tree)
     while stop is None:
-        step = _step(target, draft, committed, prompt_id, index, end, settings)
+        clock.start()
+        step = yield from _step(target, draft, committed, prompt_id, index, end, settings, clock)
         committed.extend(step.emitted)
         stop = step.stop_reason
         yield step
@@ -123,13 +163,12 @@ def _step(
     index: int,
     end: int,
     settings: Settings,
-) -> Step:
-    clock = _Clock(target.device)
+    clock: Clock,
+) -> Passes[Step]:
     remaining = end - len(committed)
-    clock.lap("other")
-    proposal = _propose(draft, committed, prompt_id, index, remaining, settings)
+    proposal = yield from _propose(draft, committed, prompt_id, index, remaining, settings)
     clock.lap("draft")
-    logits = target_pass(target, committed, proposal)
+    logits = yield target_pass(target, committed, proposal)
     drafted = Drafted(proposal.tree, proposal.token_ids.numpy(), _draft_rows(proposal), proposal.draft_probs)
     side = read_target(settings.rule, drafted, logits, settings.warp)
     verify_draws = uniforms(settings.seed, prompt_id, index, "verify", proposal.tree.n_nodes + 1)
@@ -157,21 +196,22 @@ def _step(
 
 def _propose(
     draft: LanguageModel, committed: list[int], prompt_id: str, index: int, remaining: int, settings: Settings
-) -> Proposal:
+) -> Passes[Proposal]:
     if remaining == 1:  # the last token comes from the target alone: there is nothing left to speculate about
         return empty_proposal(draft)
     shape = settings.tree
     if shape.adaptive is not None:
-        return grow_adaptive(draft, committed, shape.adaptive, settings.warp)
-    tree = shape.static or Tree(())
-    draws = uniforms(settings.seed, prompt_id, index, "draft", tree.n_nodes)
-    return grow(draft, committed, tree, settings.warp, settings.proposal, draws, settings.stop_entropy)
+        grown = grow_adaptive(draft, committed, shape.adaptive)
+    else:
+        tree = shape.static or Tree(())
+        draws = uniforms(settings.seed, prompt_id, index, "draft", tree.n_nodes)
+        grown = grow(draft, committed, tree, settings.warp, settings.proposal, draws, settings.stop_entropy)
+    proposal: Proposal = yield from grown
+    return proposal
 
 
-def target_pass(
-    target: LanguageModel, committed: Sequence[int], proposal: Proposal
-) -> Float[Tensor, "rows vocab"]:
-    """The one pass of a step: logits of the root and of every node; the cache holds all of the text but the root."""
+def target_pass(target: LanguageModel, committed: Sequence[int], proposal: Proposal) -> Pass:
+    """The one pass of a step, over the root and every node; the cache holds all of the text but the root."""
     past = len(committed) - 1
     tree = proposal.tree
     token_ids = torch.cat([torch.tensor(committed[-1:]), proposal.token_ids])
@@ -179,7 +219,7 @@ def target_pass(
     visible = torch.cat(
         [torch.ones((len(token_ids), past), dtype=torch.bool), torch.from_numpy(tree.visible)], dim=1
     )
-    return target.forward(token_ids, positions, visible)
+    return Pass(target, token_ids, positions, visible)
 
 
 def commit(
@@ -234,11 +274,14 @@ def _record(proposal: Proposal, logits: Tensor, side: Target, settings: Warp) ->
     rows = proposal.context_rows
     if len(rows) == 0:
         return {}, {}
-    picked = torch.from_numpy(rows).to(logits.device)
-    here = logits[picked]
-    target_probs = warp(here, settings) if side.probs is None else side.probs_of(rows)
+    here = rows_of(logits, rows)
     unwarped = settings.temperature == 1 and not settings.top_k and settings.top_p == 1
-    contexts = Contexts(here, proposal.draft_logits, target_probs, proposal.draft_probs, unwarped)
+    target_probs = None if side.probs is None else side.probs_of(rows)
+    draft_probs = proposal.draft_probs
+    if not unwarped:
+        target_probs = warp(here, settings) if target_probs is None else target_probs
+        draft_probs = warp(proposal.draft_logits, settings) if draft_probs is None else draft_probs
+    contexts = Contexts(here, proposal.draft_logits, target_probs, draft_probs, unwarped)
     parent_index = _draft_rows(proposal)[proposal.tree.parent_rows]
     measured = measure(contexts, parent_index, proposal.token_ids, proposal.tree)
     depths = np.concatenate([[0], proposal.tree.depths])

@@ -54,6 +54,7 @@ class Request:
     max_new_tokens: int = 128
     seed: int = 0
     stop: str | None = None
+    batch_size: int = 1
     device: str = "auto"
     dtype: str = "auto"
 
@@ -102,7 +103,9 @@ class Plan:
     @property
     def folder_name(self) -> str:
         """A readable name, the same for the same configuration, so that a repeated command finds its run."""
-        digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:8]
+        # the batch size changes no row; at its value of old a name of old is found again
+        config = {**self.config, "batch_size": 1}
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
         words = (
             self.config["pair"],
             "+".join(self.config["domains"]),
@@ -145,7 +148,7 @@ def plan(request: Request) -> Plan:
         "max_new_tokens": request.max_new_tokens,
         "seed": request.seed,
         "stop": None if stop_entropy is None else f"entropy:{stop_entropy:g}",
-        "batch_size": 1,
+        "batch_size": request.batch_size,
         "device": request.device,
         "dtype": request.dtype,
     }
@@ -225,10 +228,12 @@ def run_collection(
     for note in filter(None, [pair.draft_note, *pair.notes, *left_out]):
         show.say(f"note: {note}")
     fields = manifest_fields(planned, pair)
+    if resume and has_manifest(folder):  # a run goes on at any batch size; its manifest keeps the first
+        fields["config"]["batch_size"] = open_run(folder, strict=False).config.get("batch_size", 1)
     writer = RunWriter.resume(folder, fields) if resume else RunWriter.create(folder, fields)
     show.start(len(planned.prompts), len(writer.done_prompt_ids))
     try:
-        collect(pair, planned.prompts, settings, writer, show.update)
+        collect(pair, planned.prompts, settings, writer, show.update, request.batch_size)
     except KeyboardInterrupt:
         show.stop()
         n_done = len(writer.done_prompt_ids)
@@ -287,8 +292,8 @@ def _already_there(folder: Path, config: dict[str, Any], resume: bool) -> bool:
 
 
 def _asked(config: dict[str, Any]) -> list[str]:
-    """Settings that are known before the models are loaded; names are resolved by then."""
-    return [name for name in config if name not in {"device", "dtype"}]
+    """Settings that are known before the models are loaded and that decide the rows; names are resolved by then."""
+    return [name for name in config if name not in {"device", "dtype", "batch_size"}]
 
 
 def manifest_fields(planned: Plan, pair: Pair) -> dict[str, Any]:
@@ -304,6 +309,7 @@ def manifest_fields(planned: Plan, pair: Pair) -> dict[str, Any]:
         "config": config,
         "request": asdict(planned.request),
         "models": described["models"],
+        "passes": described["passes"],
         "notes": pair.notes,
         "tokenizer_sha256": described["tokenizer_sha256"],
         "eos_ids": sorted(pair.eos_ids),

@@ -16,14 +16,16 @@ PACKAGE = Path(acceptlab.__file__).parent
 
 LAYERS = (
     {"errors", "records"},
-    {"rules", "rng", "warping"},
+    {"rules", "rng", "top", "warping"},
     {"tree", "models"},
+    {"passes"},
     {"pairing", "relaxed", "walk", "theory", "prompts"},
     {"sampling"},
     {"verify"},
     {"draft", "measures", "toy", "drafters"},
     {"pairs", "adaptive"},
     {"engine"},
+    {"lanes"},
     {"store"},
     {"collect"},
     {"queries"},

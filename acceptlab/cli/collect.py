@@ -74,6 +74,10 @@ StopOption = Annotated[
     typer.Option("--stop", help="entropy:NATS drafts nothing below a context where the draft is less sure."),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random streams.")]
+BatchSizeOption = Annotated[
+    int,
+    typer.Option("--batch-size", min=1, help="Prompts decoded at once, in one pass; the rows stay the same."),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 RunOption = Annotated[
@@ -104,6 +108,7 @@ def command(
     max_new_tokens: MaxNewTokensOption = 128,
     stop: StopOption = None,
     seed: SeedOption = 0,
+    batch_size: BatchSizeOption = 1,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     run: RunOption = None,
@@ -139,6 +144,7 @@ def command(
         max_new_tokens=max_new_tokens,
         seed=seed,
         stop=stop,
+        batch_size=batch_size,
         device=device,
         dtype=dtype,
     )

@@ -6,7 +6,9 @@ whether a model can be run exactly at all is decided in `checks` before one of t
 
 from __future__ import annotations
 
+import copy
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from acceptlab.pairs.fused import Part
 from acceptlab.pairs.lean import LeanModel, can_run_lean
+from acceptlab.passes import Pass
 
 _FIRST_CAPACITY = 256
 _PLAIN_AFTER = 3
@@ -156,6 +159,30 @@ class CachedModel:
             assert logits is not None
             return logits
         return self._run(token_ids, positions, visible, logits_to_keep=0)
+
+    def fork(self) -> CachedModel:
+        """Another sequence of the same model: weights shared, cache its own."""
+        twin = copy.copy(self)
+        twin.reset()
+        return twin
+
+    @torch.inference_mode()
+    def forward_many(self, passes: Sequence[Pass]) -> list[Float[Tensor, "rows vocab"]]:
+        """Passes of several forks in one go, on packed weights; one after the other through transformers."""
+        if self._lean is None:
+            return [each.run() for each in passes]
+        parts, sizes = [], []
+        for each in passes:
+            assert isinstance(each.model, CachedModel)
+            assert each.model._slots is not None
+            sizes.append(len(each.token_ids))
+            parts.append(Part(each.model._slots, sizes[-1], each.visible))
+            each.model._n_slots += sizes[-1]
+            each.model._n_single = 0
+        token_ids = torch.cat([each.token_ids for each in passes])
+        logits = self._lean.run(token_ids, torch.cat([each.positions for each in passes]), parts)
+        assert logits is not None
+        return list(torch.split(logits, sizes))
 
     def _run_lean(
         self, token_ids: Tensor, positions: Tensor, visible: Tensor | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -40,6 +41,16 @@ class LlamaWeights:
     gate: Tensor
     up: Tensor
     down: Tensor
+
+    @classmethod
+    def of(cls, layer: Any) -> LlamaWeights:
+        """Those of a module that names its parts as the checkpoints do."""
+        q, k, v, o = (getattr(layer.self_attn, f"{name}_proj").weight.detach() for name in "qkvo")
+        gate, up, down = (
+            getattr(layer.mlp, f"{name}_proj").weight.detach() for name in ("gate", "up", "down")
+        )
+        norms = (layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach())
+        return cls(norms[0], q, k, v, o, norms[1], gate, up, down)
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,12 @@ class SlotCache:
         self.length = first + len(tail)
         if len(tail):
             self.buffer[:, :, first : self.length] = self.buffer[:, :, tail]
+
+    def keep_slots(self, slots: Int[Tensor, " kept"]) -> None:
+        """Keep exactly these slots, in this order; slots that stay in place are not copied."""
+        moved = torch.nonzero(slots != torch.arange(len(slots)))
+        first = int(moved[0, 0]) if len(moved) else len(slots)
+        self.keep(first, slots[first:])
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,6 @@ class LeanModel:
 def _weights(layers: Any) -> Iterator[LlamaWeights]:
     """The weights of every layer; those of a layer are released when the next one is asked for."""
     for layer in layers:
-        projections: list[Tensor] = [module.weight.detach() for module in _linears(layer)]
-        q, k, v, o, gate, up, down = projections
-        norms = (layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach())
-        yield LlamaWeights(norms[0], q, k, v, o, norms[1], gate, up, down)
-        release(projections)
+        weights = LlamaWeights.of(layer)
+        yield weights
+        release([weights.q, weights.k, weights.v, weights.o, weights.gate, weights.up, weights.down])

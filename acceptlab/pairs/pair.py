@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from transformers import PreTrainedModel
 
 from acceptlab.drafters.head_model import HeadModel
+from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import UsageError
 from acceptlab.models import LanguageModel
 from acceptlab.pairs import checks
@@ -18,6 +19,7 @@ from acceptlab.pairs.cached import CachedModel
 from acceptlab.pairs.drafts import Draft
 from acceptlab.pairs.encoding import Prompt, encode_prompt, end_ids
 from acceptlab.pairs.files import cached_sha256, weight_files
+from acceptlab.pairs.lean_drafter import LeanDrafter, can_draft_lean
 from acceptlab.pairs.probe import PROBE_LEN, probe
 from acceptlab.pairs.source import Source
 from acceptlab.pairs.trained import WatchedModel
@@ -72,14 +74,14 @@ class Pair:
         return self.target.masked_prob if isinstance(self.target, PaddedModel) else 0.0
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest: `models` (ids, revisions, file hashes), `tokenizer_sha256`, `device`, `dtype`."""
+        """For the manifest: `models` (ids, revisions, file hashes), `tokenizer_sha256`, `passes`, `device`, `dtype`."""
         if not self._description:
             target = _describe_model(self.target_model, self.target_source, self.target.name)
             draft = _describe_model(self.draft_model, self.draft_source, self.draft_id or self.draft.name)
-            target["passes"], draft["passes"] = _passes(self.target), _passes(self.draft)
             self._description = {
                 "models": {"target": target, "draft": draft},
                 "tokenizer_sha256": tokenizer_sha256(self.tokenizer),
+                "passes": {"target": _passes(self.target), "draft": _passes(self.draft)},
                 "device": str(self.target.device),
                 "dtype": target["dtype"],
             }
@@ -167,7 +169,12 @@ def _cached(model: PreTrainedModel, name: str, lean: bool, kind: type[Kind] = Ca
 
 def _draft_core(draft: Draft, lean: bool) -> LanguageModel:
     if draft.language_model is not None:
-        return draft.language_model
+        model = draft.language_model
+        return (
+            LeanDrafter(model)
+            if lean and isinstance(model, DrafterModel) and can_draft_lean(model)
+            else model
+        )
     if draft.model is None:
         raise UsageError(f"the draft '{draft.name}' has neither a model nor a language model")
     return _cached(draft.model, draft.name, lean)

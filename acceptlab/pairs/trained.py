@@ -53,6 +53,16 @@ class WatchedModel(CachedModel):
     def _watch(self, module: Any, inputs: Any, output: Tensor) -> None:
         self._states = torch.cat([self._states, output[0]])
 
+    def fork(self) -> CachedModel:
+        """There is none: the states of the last pass are kept in one place.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "a draft that reads the target's hidden states runs one prompt at a time: use --batch-size 1"
+        )
+
     def reset(self) -> None:
         """Empty the cache."""
         super().reset()

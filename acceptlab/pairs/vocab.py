@@ -6,9 +6,10 @@ that no distribution of a run contains them. What the target would have given th
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from acceptlab.errors import UsageError
 from acceptlab.models import LanguageModel
+from acceptlab.passes import Pass, fork, run_together
 
 _log = logging.getLogger("acceptlab")
 REPORTED_MASS = 1e-6
@@ -129,6 +131,7 @@ class PaddedModel:
         self.vocab_size = vocabulary.width
         self.max_len = inner.max_len
         self.device = inner.device
+        self._origin = self  # of all forks: it watches what is masked
         self._masked = torch.zeros((), device=inner.device)
         self._is_reported = False
         self._n_rows = 0
@@ -164,11 +167,27 @@ class PaddedModel:
         visible: Bool[Tensor, "rows slots"],
     ) -> Float[Tensor, "rows vocab"]:
         """Append one slot a row; logits at the vocabulary's width, -inf on ids that either side lacks."""
-        logits = self.inner.forward(token_ids, positions, visible)
+        return self._fitted(self.inner.forward(token_ids, positions, visible))
+
+    def fork(self) -> PaddedModel:
+        """Another sequence of the same model."""
+        twin = copy.copy(self)
+        twin.inner = fork(self.inner)
+        return twin
+
+    def forward_many(self, passes: Sequence[Pass]) -> list[Float[Tensor, "rows vocab"]]:
+        """Passes of several forks in one go, where the model itself can."""
+        inner = []
+        for each in passes:
+            assert isinstance(each.model, PaddedModel)
+            inner.append(replace(each, model=each.model.inner))
+        return [self._fitted(logits) for logits in run_together(inner)]
+
+    def _fitted(self, logits: Float[Tensor, "rows own_vocab"]) -> Float[Tensor, "rows vocab"]:
         fitted = logits.new_full((len(logits), self.vocab_size), -torch.inf)
         fitted[:, : self._n_shared] = logits[:, : self._n_shared]
         fitted[:, self._holes] = -torch.inf
-        self._watch(logits, fitted)
+        self._origin._watch(logits, fitted)
         return fitted
 
     @property

@@ -17,6 +17,7 @@ from acceptlab.drafters.llama import LlamaShape
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
+from acceptlab.pairs.lean_drafter import LeanDrafter, can_draft_lean
 from tests.training.helpers import VOCAB, tiny_target
 
 KEPT = torch.tensor([2, 3, 5, 8, 13, 21, 34, 55])
@@ -124,6 +125,14 @@ def test_output_gradients_are_those_of_a_plain_linear_layer() -> None:
         torch.testing.assert_close(mine, theirs)
 
 
+def made(drafter: CausalDrafter, lean: bool) -> DrafterModel:
+    """The drafter behind the protocol, in plain torch or on packed weights."""
+    model = DrafterModel(drafter, "tiny")
+    if lean and not can_draft_lean(model):
+        pytest.skip("this PyTorch cannot pack weights")
+    return LeanDrafter(model) if lean else model
+
+
 def full_logits(drafter: CausalDrafter, ids: list[int]) -> Tensor:
     """Logits behind the last token of a plain sequence."""
     with torch.no_grad():
@@ -133,9 +142,10 @@ def full_logits(drafter: CausalDrafter, ids: list[int]) -> Tensor:
         return drafter.output.expand(rows)[0]
 
 
-def test_tree_pass_equals_one_forward_a_path_and_survives_keep() -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_tree_pass_equals_one_forward_a_path_and_survives_keep(lean: bool) -> None:
     drafter = make_drafter()
-    model = DrafterModel(drafter, "tiny")
+    model = made(drafter, lean)
     prompt = list(range(3, 10))
     model.prefill(torch.tensor(prompt[:4]))
     model.prefill(torch.tensor(prompt[4:]))
@@ -157,9 +167,10 @@ def test_tree_pass_equals_one_forward_a_path_and_survives_keep() -> None:
     torch.testing.assert_close(after[0], full_logits(drafter, [*prompt, 20, 31, 40, 50]), rtol=0, atol=2e-5)
 
 
-def test_the_cache_grows_past_its_first_capacity() -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_the_cache_grows_past_its_first_capacity(lean: bool) -> None:
     drafter = make_drafter()
-    model = DrafterModel(drafter, "tiny")
+    model = made(drafter, lean)
     ids = torch.randint(VOCAB, (300,), generator=torch.Generator().manual_seed(4))
     model.prefill(ids[:299])
     logits = model.forward(ids[299:], torch.tensor([299]), torch.ones(1, 300, dtype=torch.bool))

@@ -13,7 +13,7 @@ import torch
 from acceptlab.adaptive import grow_adaptive
 from acceptlab.draft import Proposal
 from acceptlab.engine import decode
-from acceptlab.sampling import Warp
+from acceptlab.passes import run_alone
 from acceptlab.toy import TableModel, blended, random_table
 from acceptlab.tree import Adaptive
 from tests.engine.helpers import settings
@@ -49,13 +49,13 @@ def best_paths(model: TableModel, depth: int, n_nodes: int) -> set[tuple[int, ..
 
 @pytest.mark.parametrize("shape", [Adaptive(12, 3, topk=125), Adaptive(12, 3, threshold=0.0)])
 def test_an_unrestricted_search_keeps_the_best_paths_of_all(shape: Adaptive) -> None:
-    proposal = grow_adaptive(draft_model(), TEXT, shape, Warp())
+    proposal = run_alone(grow_adaptive(draft_model(), TEXT, shape))
     assert paths_of(proposal) == best_paths(draft_model(), 3, 12)
 
 
 def test_dynamic_expands_only_the_best_of_a_level() -> None:
     model = draft_model()
-    proposal = grow_adaptive(model, TEXT, Adaptive(nodes=50, depth=3, topk=2), Warp())
+    proposal = run_alone(grow_adaptive(model, TEXT, Adaptive(nodes=50, depth=3, topk=2)))
     expected: set[tuple[int, ...]] = set()
     frontier: list[tuple[int, ...]] = [()]
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_dynamic_expands_only_the_best_of_a_level() -> None:
 
 
 def test_siblings_stand_in_the_order_of_their_probability() -> None:
-    proposal = grow_adaptive(draft_model(), TEXT, Adaptive(20, 4, topk=4), Warp())
+    proposal = run_alone(grow_adaptive(draft_model(), TEXT, Adaptive(20, 4, topk=4)))
     model = draft_model()
     tokens = proposal.token_ids.tolist()
     for family in proposal.tree.children:
@@ -83,18 +83,19 @@ def test_opt_goes_deeper_only_while_the_sum_grows(threshold: float) -> None:
     sums = [sum(value(model, path) for path in best_paths(model, depth, 15)) for depth in range(1, 6)]
     grown_too_little = [depth for depth in range(2, 6) if sums[depth - 1] - sums[depth - 2] <= threshold]
     last = grown_too_little[0]  # the level that showed it is looked at, and the best nodes of it stay
-    proposal = grow_adaptive(draft_model(), TEXT, Adaptive(15, 8, threshold=threshold), Warp())
+    proposal = run_alone(grow_adaptive(draft_model(), TEXT, Adaptive(15, 8, threshold=threshold)))
     assert paths_of(proposal) == best_paths(model, last, 15)
 
 
 def test_contexts_are_those_that_the_draft_ran_and_that_stayed() -> None:
     model = draft_model()
-    proposal = grow_adaptive(model, TEXT, Adaptive(6, 4, topk=3), Warp())
+    proposal = run_alone(grow_adaptive(model, TEXT, Adaptive(6, 4, topk=3)))
     tokens = proposal.token_ids.tolist()
     for index, row in enumerate(proposal.context_rows):
         path = [tokens[i] for i in proposal.tree.path(int(row) - 1)] if row else []
         expected = model.next_probs((*TEXT, *path))
-        np.testing.assert_allclose(proposal.draft_probs[index].numpy(), expected, atol=1e-6)  # float32 logits
+        found = proposal.draft_logits[index].softmax(dim=-1).numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-6)  # float32 logits
     inner = {0, *(int(row) for row in proposal.tree.parent_rows)}
     assert inner <= set(proposal.context_rows.tolist())
 

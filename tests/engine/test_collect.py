@@ -142,6 +142,32 @@ def test_the_order_of_prompts_changes_nothing(home: Path, whole: Path) -> None:
     pd.testing.assert_frame_equal(ours["nodes"], theirs["nodes"], check_exact=True)
 
 
+def test_prompts_at_once_give_the_same_rows(home: Path, whole: Path) -> None:
+    done = run(home, "--run", "batch", "--batch-size", "4")
+    assert done.returncode == 0, done.stderr
+    ours, theirs = rows(home / "batch"), rows(whole)
+    for name in ours:
+        # float32 sums of a product with more rows
+        pd.testing.assert_frame_equal(ours[name], theirs[name], check_exact=False, rtol=1e-3, atol=1e-5)
+    assert open_run(home / "batch").config["batch_size"] == 4
+    again = run(home, "--run", "batch", "--batch-size", "2")
+    assert again.returncode == 0, again.stderr
+    assert "already collected" in again.stderr
+
+
+def test_a_run_goes_on_at_another_batch_size(home: Path, whole: Path) -> None:
+    folder = home / "interrupted"
+    first = run(home, "--run", "interrupted")
+    assert first.returncode == 0, first.stderr
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "complete": False, "parts": {}}))
+    resumed = run(home, "--run", "interrupted", "--resume", "--batch-size", "3")
+    assert resumed.returncode == 0, resumed.stderr
+    assert rows(folder)["prompts"].output_token_ids.map(list).tolist() == (
+        rows(whole)["prompts"].output_token_ids.map(list).tolist()
+    )
+
+
 def test_the_same_command_twice_changes_nothing(home: Path, whole: Path) -> None:
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     for options in (("--run", "whole"), ("--run", "whole", "--resume")):

@@ -191,7 +191,7 @@ def test_without_the_operators_everything_runs_through_transformers(monkeypatch:
     hide(monkeypatch)
     try:
         pair = pair_from_models(word_tokenizer(60), model, tiny_model("llama", seed=1, vocab_size=60))
-        assert pair.describe()["models"]["target"]["passes"] == "plain weights"
+        assert pair.describe()["passes"]["target"] == "plain weights"
         one = (torch.tensor([1]), torch.tensor([0]), torch.ones((1, 1), dtype=torch.bool))
         assert torch.equal(pair.target.forward(*one), expected)
     finally:
@@ -222,15 +222,15 @@ def test_a_model_whose_packed_passes_are_wrong_falls_back(monkeypatch: pytest.Mo
     pair = pair_from_models(
         word_tokenizer(60), tiny_model("llama", vocab_size=60), tiny_model("llama", seed=1, vocab_size=60)
     )
-    assert pair.describe()["models"]["target"]["passes"] == "plain weights"
+    assert pair.describe()["passes"]["target"] == "plain weights"
 
 
 @needs_packing
 def test_a_pair_says_what_runs_it_and_can_be_told_not_to() -> None:
     models = [tiny_model("llama", seed=seed, vocab_size=60) for seed in (0, 1)]
     for lean, passes in ((True, "packed weights"), (False, "plain weights")):
-        described = pair_from_models(word_tokenizer(60), *models, lean=lean).describe()["models"]
-        assert [described[role]["passes"] for role in ("target", "draft")] == [passes, passes]
+        described = pair_from_models(word_tokenizer(60), *models, lean=lean).describe()
+        assert described["passes"] == {"target": passes, "draft": passes}
 
 
 def test_released_memory_holds_what_it_held() -> None:

@@ -1,0 +1,92 @@
+"""A trained causal drafter on packed weights: the numbers of `drafters.model`, in less time.
+
+Its passes are short and many, so what counts is reading the weights once and doing little else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from acceptlab.drafters.model import DrafterModel
+from acceptlab.pairs.fused import FusedLlama, LlamaSizes, LlamaWeights, Part
+from acceptlab.pairs.packed import Packed, is_available
+from acceptlab.passes import Pass
+
+
+def can_draft_lean(model: DrafterModel) -> bool:
+    """Whether the drafter's passes can run on packed weights here."""
+    return is_available() and model.device.type == "cpu"
+
+
+class LeanDrafter(DrafterModel):
+    """Runs a `CausalDrafter` on packed weights, single rows on the plain ones."""
+
+    is_lean = True
+
+    def __init__(self, model: DrafterModel) -> None:
+        drafter, shape = model.drafter, model.drafter.shape
+        sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
+        with torch.no_grad():
+            self._layers = FusedLlama(map(LlamaWeights.of, drafter.layers), sizes, self._rotary)
+        super().__init__(drafter, model.name)
+        self._output = Packed(self._weight)
+
+    def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
+        cos, sin = self.drafter.rotary(positions[None])
+        return cos[0, 0], sin[0, 0]
+
+    @property
+    def n_slots(self) -> int:
+        """Slots in the cache."""
+        return self._slots.length
+
+    def reset(self) -> None:
+        """Empty the cache."""
+        self._slots = self._layers.new_cache()
+
+    @torch.inference_mode()
+    def prefill(self, token_ids: Int[Tensor, " tokens"]) -> None:
+        """Append a plain causal run of tokens behind a dense prefix; no logits are computed."""
+        if len(token_ids):
+            self._pass(token_ids, torch.arange(self.n_slots, self.n_slots + len(token_ids)), None)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids: Int[Tensor, " rows"],
+        positions: Int[Tensor, " rows"],
+        visible: Bool[Tensor, "rows slots"],
+    ) -> Float[Tensor, "rows vocab"]:
+        """Append one slot a row; next-token logits of every row in float32, over the whole vocabulary."""
+        return self._logits(self._pass(token_ids, positions, visible))
+
+    @torch.inference_mode()
+    def forward_many(self, passes: Sequence[Pass]) -> list[Float[Tensor, "rows vocab"]]:
+        """Passes of several forks in one go."""
+        parts = []
+        for each in passes:
+            assert isinstance(each.model, LeanDrafter)
+            parts.append(Part(each.model._slots, len(each.token_ids), each.visible))
+        x = self.drafter.embed(torch.cat([each.token_ids for each in passes]))
+        x = self._layers.run(x, torch.cat([each.positions for each in passes]), parts)
+        return list(torch.split(self._logits(x), [part.n_rows for part in parts]))
+
+    def _pass(self, token_ids: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+        n_rows = len(token_ids)
+        part = Part(self._slots, n_rows, visible)
+        return self._layers.run(self.drafter.embed(token_ids), positions, [part], plain=n_rows == 1)
+
+    def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
+        output, hidden = self.drafter.output, self.drafter.norm(x)
+        if len(hidden) == 1:
+            return output.expand(output(hidden, self._weight))
+        return output.expand(self._output.linear(hidden).add_(output.bias))
+
+    @torch.inference_mode()
+    def keep(self, slots: Int[Tensor, " kept"]) -> None:
+        """Keep exactly these slots, in this order; slots that stay in place are not copied."""
+        self._slots.keep_slots(slots)
