@@ -8,7 +8,8 @@ the other, and close to it elsewhere; the exact version would cost a sort of all
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int, Int32, Num, Shaped
@@ -80,14 +81,54 @@ def rank_sums(
     return np.stack([np.bincount(index, weights=c, minlength=len(labels)) for c in columns], axis=1)
 
 
-def correlation(totals: Totals) -> Float[np.ndarray, "rows 1"]:
-    """Pearson correlation from totals of RANK_SUMS; NaN where a variance is 0."""
-    n = np.where(totals[:, 0] == 0, np.nan, totals[:, 0])
-    mean_x, mean_y = totals[:, 1] / n, totals[:, 2] / n
-    variance_x, variance_y = totals[:, 3] / n - mean_x**2, totals[:, 4] / n - mean_y**2
+def correlation(totals: Totals) -> Float[np.ndarray, "rows pairs"]:
+    """Pearson correlations from totals of RANK_SUMS, six columns a pair of variables; NaN where a variance is 0."""
+    n, sum_x, sum_y, sum_xx, sum_yy, sum_xy = np.moveaxis(
+        totals.reshape(len(totals), -1, len(RANK_SUMS)), 2, 0
+    )
+    n = np.where(n == 0, np.nan, n)
+    mean_x, mean_y = sum_x / n, sum_y / n
+    variance_x, variance_y = sum_xx / n - mean_x**2, sum_yy / n - mean_y**2
     flat = ~((variance_x > _CONSTANT) & (variance_y > _CONSTANT))
     scale = np.sqrt(np.where(flat, np.nan, variance_x) * np.where(flat, np.nan, variance_y))
-    return np.asarray(np.clip((totals[:, 5] / n - mean_x * mean_y) / scale, -1.0, 1.0)[:, None])
+    return np.asarray(np.clip((sum_xy / n - mean_x * mean_y) / scale, -1.0, 1.0))
+
+
+def spearman_of_each(
+    sums: Float[np.ndarray, "prompts pairs 6"],
+    resampling: Resampling = DEFAULT,
+    *,
+    names: Sequence[tuple[str, str]],
+) -> list[Estimate]:
+    """Spearman's coefficients of several pairs of variables, from per-prompt RANK_SUMS, resampled at one go.
+
+    Null with a reason for constant or tiny input. `names` says how to call the variables of every pair.
+    """
+    counts = sums[:, :, 0].astype(np.int64)
+    reasons = [_why_none(total, *pair) for total, pair in zip(sums.sum(axis=0), names, strict=True)]
+    found: list[Estimate] = [
+        Estimate(None, None, None, int(n.sum()), int((n > 0).sum()), str(resampling), reason)
+        for n, reason in zip(counts.T, reasons, strict=True)
+    ]
+    known = [i for i, reason in enumerate(reasons) if not reason]
+    if known:
+        rows = sums[:, known].reshape(len(sums), -1)
+        for i, estimate in zip(
+            known, bootstrap(rows, correlation, counts[:, known], resampling), strict=True
+        ):
+            found[i] = estimate
+    return found
+
+
+def _why_none(totals: Float[np.ndarray, " 6"], name_x: str, name_y: str) -> str:
+    """Why there is no coefficient; empty where there is one."""
+    n = totals[0]
+    if n < MIN_PAIRS:
+        return f"fewer than {MIN_PAIRS} pairs"
+    for name, total, squares in zip((name_x, name_y), totals[1:3], totals[3:5], strict=True):
+        if squares / n - (total / n) ** 2 <= _CONSTANT:
+            return f"{name} is constant"
+    return ""
 
 
 def spearman_from_sums(
@@ -97,16 +138,7 @@ def spearman_from_sums(
     names: tuple[str, str] = ("first variable", "second variable"),
 ) -> Estimate:
     """Spearman's coefficient from per-prompt RANK_SUMS; null with a reason for constant or tiny input."""
-    counts = sums[:, :1].astype(np.int64)
-    n, n_prompts = int(counts.sum()), int((counts > 0).sum())
-    blank = Estimate(None, None, None, n, n_prompts, str(resampling))
-    if n < MIN_PAIRS:
-        return replace(blank, reason=f"fewer than {MIN_PAIRS} pairs")
-    totals = sums.sum(axis=0)
-    for name, total, squares in zip(names, totals[1:3], totals[3:5], strict=True):
-        if squares / n - (total / n) ** 2 <= _CONSTANT:
-            return replace(blank, reason=f"{name} is constant")
-    return bootstrap(sums, correlation, counts, resampling)[0]
+    return spearman_of_each(sums[:, None], resampling, names=[names])[0]
 
 
 def spearman(

@@ -7,6 +7,7 @@ its ancestors were accepted), and two labels that every node has, is_target_argm
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 from acceptlab.analysis.base import ALL, N_DOCS, AnalysisTable, Sample, counted, open_sample, put, to_frame
 from acceptlab.analysis.entropy_sums import ENTROPIES, OUTCOMES, EntropyRanks
 from acceptlab.queries import By
-from acceptlab.ranks import spearman_from_sums
+from acceptlab.ranks import spearman_of_each
 from acceptlab.resampling import DEFAULT, Resampling
 from acceptlab.store import Run
 
@@ -62,12 +63,18 @@ def entropy(runs: Sequence[Run], *, by: By = "domain", resampling: Resampling = 
 
 
 def _rows(sample: Sample, by: By, resampling: Resampling) -> Iterator[dict[str, Any]]:
-    for scope, outcome, which, sums in EntropyRanks(sample).sums():
-        group = ALL if scope.group is None else scope.group
-        names = (f"the {which} entropy", outcome)
-        rho = spearman_from_sums(sums[sample.clusters.prompts(group)], resampling, names=names)
-        key = {by: group, "depth": scope.depth, "entropy": which, "outcome": outcome}
-        yield put(key, {"rho": rho}, n_nodes=rho.n, n_prompts=rho.n_prompts)
+    # a group's scopes come one after the other, and share its prompts, so that they are resampled at one go
+    for group, found in groupby(EntropyRanks(sample).sums(), key=lambda one: one[0].group or ALL):
+        prompts = sample.clusters.prompts(group)
+        keys, names, sums = [], [], []
+        for scope, outcome, which, of_scope in found:
+            keys.append({by: group, "depth": scope.depth, "entropy": which, "outcome": outcome})
+            names.append((f"the {which} entropy", outcome))
+            sums.append(of_scope[prompts])
+        for key, rho in zip(
+            keys, spearman_of_each(np.stack(sums, axis=1), resampling, names=names), strict=True
+        ):
+            yield put(key, {"rho": rho}, n_nodes=rho.n, n_prompts=rho.n_prompts)
 
 
 def _order(sample: Sample) -> Any:
