@@ -9,6 +9,7 @@ import typer
 from acceptlab.cli import (
     bench_analyze,
     bench_backends,
+    bench_batches,
     bench_memory,
     bench_rules,
     bench_speedup,
@@ -86,6 +87,7 @@ def collector(
 
 app.add_typer(bench_analyze.app)
 app.add_typer(bench_backends.app)
+app.add_typer(bench_batches.app)
 app.add_typer(bench_memory.app)
 app.add_typer(bench_rules.app)
 app.add_typer(bench_speedup.app)

@@ -80,6 +80,16 @@ def test_backends_gives_a_verdict_on_each(models: list[str], capsys: pytest.Capt
     assert all((row["verdict"] is None) == (row["K"] == 0) for row in rows)
 
 
+def test_batches_prints_a_row_a_size(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--sizes", "1,2,4", "--repeats", "1", "--max-new-tokens", "6", "--format", "json"]
+    assert run(["bench", "batches", *models, *words]) == 0
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)
+    assert [row["batch_size"] for row in rows] == [1, 2, 4]
+    assert [row["same_text"] for row in rows] == [1.0, 1.0, 1.0]
+    assert "only 2 prompts: batches of 4 are never full" in captured.err
+
+
 def test_collector_says_how_far_it_is_from_its_passes(
     models: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +117,7 @@ def test_memory_passes_or_fails(
         (["verify-cost", "--backends", "fast"], "unknown backend 'fast'"),
         (["backends", "--backend", "fast"], "unknown backend 'fast'"),
         (["backends", "--chains", ""], "at least one chain length"),
+        (["batches", "--sizes", "0"], "from 1 to 256"),
     ],
 )
 def test_bad_words_are_refused_in_a_sentence(
