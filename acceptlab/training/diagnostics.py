@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.training.chain_losses import branch_terms, path_terms
-from acceptlab.training.corpus import Example, make_batch
+from acceptlab.training.corpus import Batch, Example, make_batch
 from acceptlab.training.grpo import expected_length
 from acceptlab.training.grpo_stage import roll_out
 from acceptlab.training.losses import Scores
@@ -135,6 +135,20 @@ class RolloutLength:
     n_contexts: int
 
 
+def _teacher_forced(
+    drafter: CausalDrafter, target: LlamaStack, batch: Batch, window: Int[Tensor, " gamma"]
+) -> float:
+    """Branch estimate of one window over the whole vocabulary, as rollouts are judged.
+
+    Merging the ids that share one logit would overrate the overlap.
+    """
+    logits = drafter.output.expand(drafter.row_logits(batch.rows)[window])
+    probs = (batch.features[window] @ target.output_weight.T).softmax(dim=-1)
+    scores = Scores(logits, probs, batch.labels[window], torch.arange(len(window))[None])
+    accepts, overlaps = scores.by_window(scores.accepts), scores.by_window(scores.overlaps)
+    return float(branch_terms(accepts, overlaps, scores.mask).sum())
+
+
 @torch.no_grad()
 def rollout_length(
     drafter: CausalDrafter,
@@ -163,13 +177,9 @@ def rollout_length(
     contexts, values = [], []
     for example in [e for e in examples if e.output_len >= gamma][:max_contexts]:
         batch = make_batch([example], gamma=gamma, offsets=[0])
-        probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
-        labels = drafter.output.classes(batch.labels)
         whole = batch.windows[(batch.windows >= 0).all(dim=1)]
         window = whole[int(rng.integers(len(whole)))]
-        scores = Scores(drafter.row_logits(batch.rows), probs, labels, window[None])
-        accepts, overlaps = scores.by_window(scores.accepts), scores.by_window(scores.overlaps)
-        values.append(float(branch_terms(accepts, overlaps, scores.mask).sum()))
+        values.append(_teacher_forced(drafter, target, batch, window))
         contexts.append(example.token_ids[: int(batch.rows.position[window[0]]) + 1].tolist())
     if len(contexts) < 2:
         return None

@@ -47,13 +47,14 @@ def test_reference_gradient_variances() -> None:
 
 
 def test_rollouts_and_teacher_forcing_estimate_the_same_length() -> None:
-    output = CutOutput(torch.arange(0, 60), torch.ones(VOCAB), 32)
+    # half of the ids share one logit: merged into one class, they would overlap far more
+    output = CutOutput(torch.arange(0, 60, 2), torch.ones(VOCAB), 32)
     drafter = CausalDrafter.from_target(tiny_target(), (0,), output)
-    examples = make_examples(60)
+    examples = make_examples(60, first=5)
     measured = rollout_length(drafter, tiny_target(), examples, gamma=3, eos_id=-1, max_contexts=60, group=8)
     assert measured.n_contexts == 60
-    # two independent samples with about the same error each: four deviations of the difference
-    assert abs(measured.teacher_forced - measured.rollout) < 4 * 1.5 * measured.rollout_se
+    assert abs(measured.teacher_forced - measured.rollout) < 3 * measured.difference_se
+    assert measured.difference_se < 0.1
     assert 0 < measured.rollout < 3
 
 

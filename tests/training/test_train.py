@@ -21,12 +21,13 @@ from acceptlab.training.train import Trainer
 from tests.training.helpers import tiny_target
 
 
-def make_examples(n: int, seed: int = 0) -> list[Example]:
-    """Random prompts, and outputs sampled from the tiny target, with its features."""
+def make_examples(n: int, seed: int = 0, first: int | None = None) -> list[Example]:
+    """Random prompts (with this first token), and outputs sampled from the tiny target, with its features."""
     target, rng = tiny_target(), torch.Generator().manual_seed(seed)
     examples = []
     for item in range(n):
         ids = torch.randint(3, 61, (6,), generator=rng).tolist()
+        ids[0] = ids[0] if first is None else first
         prompt_len = len(ids)
         for _ in range(5 + item % 7):
             hidden = hidden_states(ids)
