@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Float16, Int8
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,6 +25,7 @@ DRAFTER_KEY = "acceptlab_drafter"
 WEIGHTS_FILE = "model.safetensors"
 _SCALES = ".scales"
 """Ends the name of the scales of a matrix that is stored in 8 bits."""
+_GROUP = 32
 KINDS: dict[str, type[CausalDrafter] | type[FeatureHead] | type[BlockHead]] = {
     cls.kind: cls for cls in (CausalDrafter, FeatureHead, BlockHead)
 }
@@ -87,8 +89,8 @@ def probe_of(embeddings: Float[Tensor, "vocab size"]) -> list[float]:
 def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig, *, bits: int = 16) -> None:
     """Write a drafter folder, each file to a temporary name and renamed.
 
-    The target's embeddings are not stored. At 8 bits every matrix is stored as whole numbers with one scale a
-    row; what is no matrix stays in 16.
+    The target's embeddings are not stored. At 8 bits every matrix is stored as whole numbers with scales
+    (`to_whole_numbers`); what is no matrix stays in 16.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
@@ -108,10 +110,23 @@ def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig, *, bits:
 
 def to_whole_numbers(
     matrix: Float[Tensor, "rows columns"],
-) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, "rows 1"]]:
-    """A matrix as whole numbers from -127 to 127 and one scale a row (symmetric absmax rounding)."""
-    scales = matrix.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
-    return (matrix / scales).round().to(torch.int8).contiguous(), scales.float().contiguous()
+) -> tuple[Int8[Tensor, "rows columns"], Float16[Tensor, "rows groups"]]:
+    """A matrix as whole numbers from -127 to 127 with one scale for 32 neighbours in a row (absmax rounding).
+
+    One scale a row would be coarser where a row has an outlier, which most rows do.
+    """
+    rows, columns = matrix.shape
+    groups = matrix.reshape(rows, -1, math.gcd(columns, _GROUP))
+    least = torch.finfo(torch.float16).smallest_normal
+    scales = (groups.abs().amax(dim=-1) / 127).clamp_min(least).half()
+    # the scale is rounded first, so the largest number may have to be cut to 127
+    whole = (groups / scales[..., None].float()).round().clamp(-127, 127)
+    return whole.to(torch.int8).reshape(rows, columns).contiguous(), scales.contiguous()
+
+
+def _from_whole_numbers(whole: Tensor, scales: Tensor) -> Tensor:
+    groups = whole.float().reshape(*scales.shape, -1)
+    return (groups * scales[..., None].float()).reshape(whole.shape)
 
 
 def _to_float(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -120,7 +135,7 @@ def _to_float(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if not name.endswith(_SCALES):
             scales = tensors.get(name + _SCALES)
-            whole = tensor if scales is None else tensor.float() * scales
+            whole = tensor if scales is None else _from_whole_numbers(tensor, scales)
             values[name] = whole.float() if whole.is_floating_point() else whole
     return values
 
