@@ -80,6 +80,8 @@ def emit_many(
     emitted = np.empty(len(uniforms), dtype=np.int64)
     waiting = np.arange(len(uniforms))  # draws whose siblings so far were rejected
     for rank in range(k):
+        if not len(waiting):
+            break
         # a sibling is tested by what was rejected before it: those behind it need not be known
         lists, list_of = _distinct(candidates[waiting, : rank + 1], len(draft))
         is_rejected = np.zeros(len(waiting), dtype=bool)

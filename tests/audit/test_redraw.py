@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -82,6 +83,15 @@ def test_a_draft_with_too_few_tokens_is_refused() -> None:
     one = torch.tensor([1.0, 0.0]).double()
     with pytest.raises(UsageError, match="needs 2 tokens"):
         emit_many(RIGHT[0], one, one, np.full((1, 5), 0.5))
+
+
+def test_siblings_behind_one_that_every_draw_accepts_are_not_asked_for() -> None:
+    target, draft = some_rows()
+    uniforms = np.full((20, 5), 0.5)
+    uniforms[:, 2:4] = 0.0  # every test passes
+    for verifier in RIGHT[:2]:
+        emitted = emit_many(replace(verifier, n_siblings=2), target, draft, uniforms)
+        assert (emitted == draw_many(draft, uniforms[:1, 0])).all()
 
 
 def test_block_chains_follow_the_target() -> None:
