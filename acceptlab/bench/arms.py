@@ -7,10 +7,10 @@ all ways then emit the same number of tokens from the same state.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from acceptlab.engine import Settings, decode
 from acceptlab.models import LanguageModel
-from acceptlab.rng import generator, uniforms
+from acceptlab.rng import uniforms
 from acceptlab.sampling import draw, warp
 
 if TYPE_CHECKING:
@@ -61,13 +61,31 @@ class Arm(Protocol):
         ...
 
 
+_CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+_CLOCK: ContextVar[str] = ContextVar("clock", default="wall")
+
+
+@contextmanager
+def timed_by(clock: str) -> Iterator[None]:
+    """Measure with this clock inside: `wall`, or `cpu`, the processor time of this process.
+
+    Processor time does not see what else runs on the machine. It adds up over threads, so it says how long something
+    takes only where one thread does the work.
+    """
+    token = _CLOCK.set(clock)
+    try:
+        yield
+    finally:
+        _CLOCK.reset(token)
+
+
 def now_ms(device: torch.device) -> float:
-    """The time, once the device has done all its work."""
+    """The time of the chosen clock, once the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
-    return 1000.0 * time.perf_counter()
+    return 1000.0 * _CLOCKS[_CLOCK.get()]()
 
 
 class PrefillClock:
@@ -104,7 +122,7 @@ class SpeculativeArm:
         target, draft = PrefillClock(self.pair.target), PrefillClock(self.pair.draft)
         settings = replace(self.settings, max_new_tokens=max_new_tokens)
         output: list[int] = []
-        times = {"draft": 0.0, "verify": 0.0, "record": 0.0}
+        times = {"draft": 0.0, "verify": 0.0, "record": 0.0, "other": 0.0}
         counts = dict.fromkeys(("n_steps", "n_drafted", "n_levels", "n_nodes", "n_tested", "n_accepted"), 0)
         survivors = [0] * settings.tree.depth
         started = now_ms(self.pair.target.device)
@@ -121,13 +139,17 @@ class SpeculativeArm:
             for depth in range(step.verdict.accepted_len):
                 survivors[depth] += 1
         prefill_ms = target.ms + draft.ms
+        decode_ms = now_ms(self.pair.target.device) - started - prefill_ms
+        # the engine has a wall clock of its own: on another clock its parts keep their shares
+        steps_ms = float(sum(times.values()))
+        scale = 1.0 if _CLOCK.get() == "wall" or steps_ms == 0 else decode_ms / steps_ms
         return Sample(
             token_ids=tuple(output),
             prefill_ms=prefill_ms,
-            decode_ms=now_ms(self.pair.target.device) - started - prefill_ms,
-            draft_ms=times["draft"],
-            verify_ms=times["verify"],
-            record_ms=times["record"],
+            decode_ms=decode_ms,
+            draft_ms=scale * times["draft"],
+            verify_ms=scale * times["verify"],
+            record_ms=scale * times["record"],
             survivors=tuple(survivors),
             **counts,
         )
@@ -175,125 +197,3 @@ class PlainArm:
             return int(logits[0].argmax())
         uniform = uniforms(self.settings.seed, prompt_id, index, "plain", 1)
         return draw(warp(logits, self.settings.warp)[0], float(uniform[0]))
-
-
-class _Watch:
-    """Times and counts the passes of a transformers model, through its public hooks."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.ms = 0.0
-        self.n_passes = 0
-
-    def __enter__(self) -> _Watch:
-        self._hooks = [
-            self._model.register_forward_pre_hook(self._begin),
-            self._model.register_forward_hook(self._end),
-        ]
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _begin(self, *passed: Any) -> None:
-        self._started = now_ms(self._model.device)
-
-    def _end(self, *passed: Any) -> None:
-        self.ms += now_ms(self._model.device) - self._started
-        self.n_passes += 1
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the library's advice on how it calls itself."""
-    log = logging.getLogger("transformers")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-
-
-@dataclass
-class LibraryArm:
-    """`generate` of the transformers library, alone or assisted by a draft that is a transformers model.
-
-    Its prefill is inside its first passes, so bare passes over the same prompt are timed right before and taken off.
-    """
-
-    model: Any
-    assistant: Any | None
-    settings: Settings
-    name: str
-    n_drafted_tokens: int = 0
-    """Tokens that the assistant drafts each time."""
-
-    def __post_init__(self) -> None:
-        self.shape = f"chain:{self.n_drafted_tokens}" if self.assistant is not None else ""
-        self.depth = self.n_drafted_tokens
-
-    @torch.inference_mode()
-    def decode(self, token_ids: Sequence[int], prompt_id: str, max_new_tokens: int) -> Sample:
-        """Generate, and take the prefill off."""
-        prompt = torch.tensor([list(token_ids)], device=self.model.device)
-        target_ms = self._bare_ms(self.model, prompt)
-        draft_ms = 0.0 if self.assistant is None else self._bare_ms(self.assistant, prompt)
-        watched = self.model if self.assistant is None else self.assistant
-        with _Watch(self.model) as target, _Watch(watched) as draft, torch.random.fork_rng():
-            stream = generator(self.settings.seed, prompt_id, 0, self.name)
-            torch.manual_seed(int(stream.integers(2**62)))
-            started = now_ms(self.model.device)
-            output = self._generate(prompt, max_new_tokens)
-            wall_ms = now_ms(self.model.device) - started
-        new = tuple(int(token) for token in output[0, len(token_ids) :])
-        assisted = self.assistant is not None
-        return Sample(
-            token_ids=new,
-            prefill_ms=target_ms + draft_ms,
-            decode_ms=wall_ms - target_ms - draft_ms,
-            draft_ms=draft.ms - draft_ms if assisted else 0.0,
-            verify_ms=target.ms - target_ms,
-            n_steps=target.n_passes,
-            n_drafted=target.n_passes if assisted else 0,
-            n_tested=None if assisted else 0,
-            # every pass of the target gives one token of its own
-            n_accepted=len(new) - target.n_passes if assisted else 0,
-        )
-
-    def _generate(self, prompt: Tensor, max_new_tokens: int) -> Tensor:
-        eos, settings = sorted(self.settings.eos_ids), self.settings
-        options: dict[str, Any] = {"do_sample": False}
-        if not settings.rule.is_argmax:
-            options = {
-                "do_sample": True,
-                "temperature": settings.warp.temperature,
-                "top_k": settings.warp.top_k,
-                "top_p": settings.warp.top_p,
-            }
-        if self.assistant is not None:
-            chain = self.assistant.generation_config
-            chain.num_assistant_tokens = self.n_drafted_tokens
-            chain.num_assistant_tokens_schedule = "constant"
-            chain.assistant_confidence_threshold = 0.0  # always the whole chain
-            options["assistant_model"] = self.assistant
-        with _quiet():
-            output: Tensor = self.model.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                max_new_tokens=max_new_tokens,
-                eos_token_id=eos or None,
-                pad_token_id=eos[0] if eos else 0,
-                repetition_penalty=1.0,
-                **options,
-            )
-        return output
-
-    def _bare_ms(self, model: Any, prompt: Tensor) -> float:
-        """Time of one pass over all of the prompt but its last token."""
-        if prompt.shape[1] < 2:
-            return 0.0
-        started = now_ms(model.device)
-        model(input_ids=prompt[:, :-1], use_cache=True, logits_to_keep=1)
-        return now_ms(model.device) - started

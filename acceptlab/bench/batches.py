@@ -36,7 +36,7 @@ class _Sums:
 
     token_ids: list[int] = field(default_factory=list)
     times_ms: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
         self.token_ids.extend(step.emitted)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from acceptlab.bench.arms import Arm, LibraryArm, PlainArm, SpeculativeArm
+from acceptlab.bench.arms import Arm, PlainArm, SpeculativeArm
+from acceptlab.bench.library import LibraryArm
 from acceptlab.engine import Settings
 from acceptlab.errors import UsageError
 from acceptlab.pairing import check_pairing

@@ -15,7 +15,7 @@ from acceptlab.cli import (
     bench_speedup,
     bench_verify,
 )
-from acceptlab.cli.bench_options import BenchBar, RepeatsOption
+from acceptlab.cli.bench_options import BenchBar, Clock, ClockOption, RepeatsOption, check_clock
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
 app = typer.Typer(no_args_is_help=True, help="Measure where the time goes.")
@@ -37,6 +37,7 @@ def collector(
     rule: Annotated[str, typer.Option(help="Rule, as for collect.")] = "greedy",
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 48,
     repeats: RepeatsOption = 2,
+    clock: ClockOption = Clock.WALL,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     fmt: FormatOption = OutputFormat.TABLE,
@@ -49,6 +50,8 @@ def collector(
     Its passes are also run again by themselves, prompt by prompt in turn with the collection: what the collection takes
     beyond them is the price of deciding and recording. Intervals need ten prompts.
     """
+    clock_notes = check_clock(clock)
+    from acceptlab.bench.arms import timed_by
     from acceptlab.bench.collector import collector_split
     from acceptlab.bench.floor import floor_samples, over_floor
     from acceptlab.run import Request, plan, prepare
@@ -68,7 +71,7 @@ def collector(
     planned = plan(request)
     loaded, settings = prepare(planned)
     split = collector_split(loaded, planned.prompts, settings)
-    with BenchBar("prompts") as bar:
+    with BenchBar("prompts") as bar, timed_by(clock):
         ratio = over_floor(floor_samples(loaded, planned.prompts, settings, repeats, bar))
     ends = "" if ratio.lo is None else f" [{ratio.lo:.3f}, {ratio.hi:.3f}]"
     emit(
@@ -77,6 +80,7 @@ def collector(
         output=output,
         title=f"Time of a collection: {planned.config['pair']}, {request.tree}, {request.rule}",
         notes=[
+            *clock_notes,
             f"{split.inside_passes:.1%} of {split.wall_s:.1f} s was spent inside model passes",
             f"collecting takes {ratio.value:.3f}{ends} times its bare model passes ({ratio.n_prompts} prompts, "
             f"{repeats} repeats in turn)",

@@ -8,6 +8,8 @@ import typer
 
 from acceptlab.cli.bench_options import (
     BenchBar,
+    Clock,
+    ClockOption,
     DeviceOption,
     DomainOption,
     DraftOption,
@@ -17,6 +19,7 @@ from acceptlab.cli.bench_options import (
     RepeatsOption,
     SeedOption,
     TargetOption,
+    check_clock,
     check_plots,
     show,
 )
@@ -43,6 +46,7 @@ def backends(
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 48,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    clock: ClockOption = Clock.WALL,
     plot: PlotOption = None,
     folder: FolderOption = None,
     fmt: FormatOption = OutputFormat.TABLE,
@@ -56,6 +60,8 @@ def backends(
     prints what there is. Intervals need ten prompts or more.
     """
     check_plots(plot)
+    clock_notes = check_clock(clock)
+    from acceptlab.bench.arms import timed_by
     from acceptlab.bench.backend_table import COLUMNS, backend_arms, backend_table
     from acceptlab.bench.contest import parse_lengths
     from acceptlab.bench.interleave import measure, tasks_of
@@ -84,7 +90,7 @@ def backends(
     loaded, settings = prepare(planned)
     arms, notes = backend_arms(loaded, settings, [name.strip() for name in backend.split(",")], lengths)
     tasks, left_out = tasks_of(loaded, planned.prompts, max_new_tokens, max(lengths))
-    with BenchBar("decodes") as bar:
+    with BenchBar("decodes") as bar, timed_by(clock):
         done = measure(arms, tasks, repeats, max_new_tokens, bar)
     frame = backend_table(sums_of(done.frame))
     title = (
@@ -94,7 +100,7 @@ def backends(
     show(
         frame,
         title=title,
-        notes=[*notes, *left_out],
+        notes=[*clock_notes, *notes, *left_out],
         columns=COLUMNS,
         figure=figure_backends(frame, f"{title}; bars: 95% intervals that resample prompts."),
         samples=done.frame,

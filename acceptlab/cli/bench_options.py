@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,22 @@ TargetOption = Annotated[str | None, typer.Option("--target", help="Target: hub 
 DraftOption = Annotated[str | None, typer.Option("--draft", help="Draft: as for collect.")]
 DomainOption = Annotated[str, typer.Option("--domain", help="Domains of the prompts.")]
 RepeatsOption = Annotated[int, typer.Option("--repeats", min=1, help="How often everything is run, in turn.")]
+
+
+class Clock(StrEnum):
+    """What times are measured with."""
+
+    WALL = "wall"
+    CPU = "cpu"
+
+
+ClockOption = Annotated[
+    Clock,
+    typer.Option(
+        "--clock",
+        help="cpu: processor time, which other work on the machine leaves alone; with OMP_NUM_THREADS=1 only.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random streams and orders.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
@@ -35,6 +52,19 @@ FolderOption = Annotated[
         "--folder", help="Write table (.csv, .md), samples (.parquet) and figure (.png, .svg) there."
     ),
 ]
+
+
+def check_clock(clock: Clock) -> list[str]:
+    """A note on processor time; refused with more than one thread, where it is the sum over all of them."""
+    if clock is Clock.WALL:
+        return []
+    import torch
+
+    if torch.get_num_threads() > 1:
+        raise UsageError(
+            "--clock cpu adds up the time of all threads: set OMP_NUM_THREADS=1, or leave it out"
+        )
+    return ["times are processor time of one thread"]
 
 
 def check_plots(plots: Sequence[Path] | None) -> None:

@@ -8,6 +8,8 @@ import typer
 
 from acceptlab.cli.bench_options import (
     BenchBar,
+    Clock,
+    ClockOption,
     DeviceOption,
     DomainOption,
     DraftOption,
@@ -18,6 +20,7 @@ from acceptlab.cli.bench_options import (
     RepeatsOption,
     SeedOption,
     TargetOption,
+    check_clock,
     check_plots,
     show,
 )
@@ -51,6 +54,7 @@ def speedup(
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
+    clock: ClockOption = Clock.WALL,
     plot: PlotOption = None,
     folder: FolderOption = None,
     fmt: FormatOption = OutputFormat.TABLE,
@@ -64,8 +68,10 @@ def speedup(
     prints what there is. Intervals need ten prompts or more.
     """
     check_plots(plot)
+    clock_notes = check_clock(clock)
     from acceptlab.bench import contest, prediction
     from acceptlab.bench import speedup as arithmetic
+    from acceptlab.bench.arms import timed_by
     from acceptlab.bench.interleave import measure, tasks_of
     from acceptlab.figures.speedup import figure_speedup
     from acceptlab.run import Request, plan, prepare
@@ -97,14 +103,15 @@ def speedup(
         arms, notes = [*arms, *theirs], [*notes, *said]
     depth = max(arm.depth for arm in arms)
     tasks, left_out = tasks_of(loaded, planned.prompts, max_new_tokens, depth)
-    with BenchBar("decodes") as bar:
+    with BenchBar("decodes") as bar, timed_by(clock):
         done = measure(arms, tasks, repeats, max_new_tokens, bar)
     sums = arithmetic.sums_of(done.frame)
     predicted: dict[str, float] = {}
     model_notes = ["no prediction: the bare passes were not timed"]
     if done.is_whole:
         warn("timing bare passes of the target for the cost model")
-        passes = prediction.pass_curve(loaded.target, tasks, max_new_tokens, seed)
+        with timed_by(clock):
+            passes = prediction.pass_curve(loaded.target, tasks, max_new_tokens, seed)
         predicted, model_notes = prediction.predict(sums, passes)
     frame = arithmetic.table(
         sums, predicted=predicted, against=[f"{contest.ASSISTED}:{n}" for n in their_lengths]
@@ -117,7 +124,7 @@ def speedup(
         frame,
         title=f"Speed-up over plain decoding: {planned.config['pair']}, {planned.config['rule']}, "
         f"temperature {temperature:g}, {len(tasks)} prompts, {repeats} repeats",
-        notes=[*notes, *left_out, *model_notes],
+        notes=[*clock_notes, *notes, *left_out, *model_notes],
         columns=arithmetic.COLUMNS,
         figure=figure_speedup(frame, _caption(frame, planned.config)),
         samples=done.frame,

@@ -8,6 +8,8 @@ import typer
 
 from acceptlab.cli.bench_options import (
     BenchBar,
+    Clock,
+    ClockOption,
     DeviceOption,
     DraftOption,
     FolderOption,
@@ -16,6 +18,7 @@ from acceptlab.cli.bench_options import (
     RepeatsOption,
     SeedOption,
     TargetOption,
+    check_clock,
     check_plots,
     show,
 )
@@ -49,6 +52,7 @@ def verify_cost(
     repeats: RepeatsOption = 15,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    clock: ClockOption = Clock.WALL,
     plot: PlotOption = None,
     folder: FolderOption = None,
     fmt: FormatOption = OutputFormat.TABLE,
@@ -63,7 +67,9 @@ def verify_cost(
     """
     check_plots(plot)
     wanted = _sizes(sizes)
+    clock_notes = check_clock(clock)
     from acceptlab.bench import verify_cost as arithmetic
+    from acceptlab.bench.arms import timed_by
     from acceptlab.bench.passes import pass_times
     from acceptlab.figures.verify_cost import figure_verify_cost
     from acceptlab.pairs.load import load_pair
@@ -71,12 +77,13 @@ def verify_cost(
     loaded = load_pair(pair, target=target, draft=draft, device=device, dtype="float32")
     text = _text(loaded, context)
     chains, notes = _chains(loaded, [name.strip() for name in backends.split(",")], text)
-    with BenchBar("passes") as bar:
+    with BenchBar("passes") as bar, timed_by(clock):
         samples, is_whole = pass_times(chains, wanted, repeats, seed, bar)
     if not len(samples):
         raise UsageError("no round was finished before the interrupt: there is nothing to show")
     if tree and is_whole:
-        notes += _against_stock(loaded, text, tree, repeats, seed)
+        with timed_by(clock):
+            notes += _against_stock(loaded, text, tree, repeats, seed)
     curve, fits = arithmetic.curve_table(samples, seed), arithmetic.fit_table(samples, seed)
     emit(curve, title=f"Time of a target pass by its tokens: {loaded.name}, text of {context} tokens")
     if folder is not None:
@@ -85,7 +92,7 @@ def verify_cost(
     show(
         fits,
         title=f"Fixed and per-token part of a target pass: {loaded.name}, text of {context} tokens, {rounds} rounds",
-        notes=notes,
+        notes=[*clock_notes, *notes],
         columns={**arithmetic.COLUMNS, **arithmetic.FIT_COLUMNS},
         figure=figure_verify_cost(
             curve, f"{loaded.name}, text of {context} tokens, medians of {rounds} rounds in turn."

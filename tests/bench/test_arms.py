@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
-from acceptlab.bench.arms import LibraryArm, PlainArm, PrefillClock, SpeculativeArm
+from acceptlab.bench.arms import PlainArm, PrefillClock, SpeculativeArm, now_ms, timed_by
 from acceptlab.bench.contest import library_arms, own_arms, parse_lengths
 from acceptlab.bench.interleave import Task, measure
+from acceptlab.bench.library import LibraryArm
 from acceptlab.bench.speedup import sums_of, table
 from acceptlab.errors import UsageError
 from tests.bench.helpers import PROMPT, plain_text, small_pair
@@ -86,6 +88,19 @@ def test_prefill_is_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (sample.prefill_ms, sample.decode_ms) == (2000.0, 0.0)
     sample = PlainArm(slow.target, settings()).decode(PROMPT, "p", 4)
     assert (sample.prefill_ms, sample.decode_ms) == (1000.0, 0.0)
+
+
+def test_processor_time_does_not_see_waiting() -> None:
+    device = torch.device("cpu")
+    for clock, seen in (("wall", True), ("cpu", False)):
+        with timed_by(clock):
+            started = now_ms(device)
+            time.sleep(0.05)
+            assert (now_ms(device) - started > 40) is seen
+    with timed_by("cpu"):
+        sample = SpeculativeArm(small_pair(), settings("chain:2"), "chain:2").decode(PROMPT, "p", 6)
+    # the parts keep their shares of a step, so they stay within the decoding time
+    assert 0 < sample.draft_ms + sample.verify_ms + sample.record_ms <= sample.decode_ms
 
 
 def test_the_prefill_clock_hands_everything_else_through() -> None:
