@@ -20,7 +20,7 @@ LAYERS = (
     {"tree", "models"},
     {"passes"},
     {"pairing", "relaxed", "walk", "theory", "prompts"},
-    {"sampling"},
+    {"sampling", "vocab_sums"},
     {"verify"},
     {"draft", "measures", "toy", "drafters"},
     {"pairs", "adaptive"},
