@@ -112,6 +112,11 @@ class CachedModel:
         """Whether passes run on packed weights."""
         return self._lean is not None
 
+    def release_plain(self) -> None:
+        """Where passes run on packed weights, let the system take the memory of the plain ones back."""
+        if self._lean is not None:
+            self._lean.release_plain()
+
     def use_transformers(self) -> None:
         """From now on run through transformers alone; empties the cache."""
         self._lean = None

@@ -8,7 +8,7 @@ behind it, the scale of attention into the rotary tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -51,6 +51,10 @@ class LlamaWeights:
         )
         norms = (layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach())
         return cls(norms[0], q, k, v, o, norms[1], gate, up, down)
+
+    def matrices(self) -> tuple[Tensor, ...]:
+        """All weights but the scales of the norms."""
+        return self.q, self.k, self.v, self.o, self.gate, self.up, self.down
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,10 @@ class _Layer:
         self._gate_up = Packed(torch.cat([weights.gate, weights.up]) * self._after)
         self._down = Packed(weights.down)
 
+    def packed(self) -> tuple[Packed, ...]:
+        """All packed weights."""
+        return self._qkv, self._o, self._gate_up, self._down
+
     def qkv(self, x: Tensor, plain: bool) -> Tensor:
         """Queries, keys and values side by side."""
         if not plain:
@@ -165,6 +173,16 @@ class FusedLlama:
         # attention's scale goes to the queries by way of the rotary tables; values pass through them unchanged
         self._factor = torch.ones(sizes.n_heads + sizes.n_kv_heads, 1)
         self._factor[: sizes.n_heads] = sizes.head_dim**-0.5
+
+    def packed(self) -> Iterator[Packed]:
+        """The packed weights of all layers."""
+        for layer in self._layers:
+            yield from layer.packed()
+
+    def plain(self) -> Iterator[Tensor]:
+        """The matrices that were packed, as they were."""
+        for layer in self._layers:
+            yield from layer.weights.matrices()
 
     def new_cache(self) -> SlotCache:
         """An empty cache."""

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from acceptlab.pairs.devices import free_memory
 from acceptlab.pairs.fused import FusedLlama, LlamaSizes, LlamaWeights, Part, SlotCache
-from acceptlab.pairs.packed import Packed, is_available, release
+from acceptlab.pairs.packed import Packed, is_available, release, use_large_pages
 
 _ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 """Same layers: RMS norms, rotary positions, grouped heads, a gated feed-forward block, no biases."""
@@ -69,6 +69,12 @@ class LeanModel:
         with torch.no_grad():
             self._layers = FusedLlama(_weights(self._base.layers), sizes, self._rotary)
             self._output = Packed(self._output_weight)
+        use_large_pages([*self._layers.packed(), self._output])
+        self.release_plain()
+
+    def release_plain(self) -> None:
+        """Let the system take back the memory of the plain weights, until something reads them again."""
+        release(self._layers.plain())
         if self._output_weight.data_ptr() != self._base.embed_tokens.weight.data_ptr():
             release([self._output_weight])
 
@@ -102,4 +108,4 @@ def _weights(layers: Any) -> Iterator[LlamaWeights]:
     for layer in layers:
         weights = LlamaWeights.of(layer)
         yield weights
-        release([weights.q, weights.k, weights.v, weights.o, weights.gate, weights.up, weights.down])
+        release(weights.matrices())

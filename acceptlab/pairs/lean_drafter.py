@@ -13,7 +13,7 @@ from torch import Tensor
 
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.pairs.fused import FusedLlama, LlamaSizes, LlamaWeights, Part
-from acceptlab.pairs.packed import Packed, is_available
+from acceptlab.pairs.packed import Packed, is_available, use_large_pages
 from acceptlab.passes import Pass
 
 
@@ -34,6 +34,7 @@ class LeanDrafter(DrafterModel):
             self._layers = FusedLlama(map(LlamaWeights.of, drafter.layers), sizes, self._rotary)
         super().__init__(drafter, model.name)
         self._output = Packed(self._weight)
+        use_large_pages([*self._layers.packed(), self._output])
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
         cos, sin = self.drafter.rotary(positions[None])

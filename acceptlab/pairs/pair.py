@@ -159,6 +159,7 @@ def _cached(model: PreTrainedModel, name: str, lean: bool, kind: type[Kind] = Ca
     if cached.is_lean:
         try:
             probe(cached, model, name)
+            cached.release_plain()  # the probe has read them
             return cached
         except UsageError:
             # what transformers does with this model is then the only way that is known to be right

@@ -237,3 +237,26 @@ def test_released_memory_holds_what_it_held() -> None:
     tensor = torch.arange(100_000, dtype=torch.float32)
     packed.release([tensor, tensor[:3]])
     assert torch.equal(tensor, torch.arange(100_000, dtype=torch.float32))
+
+
+@needs_packing
+def test_large_pages_change_no_number() -> None:
+    weight = torch.randn((1500, 1600), generator=torch.Generator().manual_seed(0))
+    made = packed.Packed(weight)
+    start, n_bytes = made.place()
+    assert start > 0
+    assert n_bytes >= weight.nbytes
+    x = torch.randn((3, 1600), generator=torch.Generator().manual_seed(1))
+    before = made.linear(x)
+    packed.use_large_pages([made])
+    assert torch.equal(made.linear(x), before)
+
+
+def test_systems_without_the_call_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed._madvise.cache_clear()
+    monkeypatch.setattr(packed.sys, "platform", "win32")
+    try:
+        assert packed._madvise() is None
+        packed.release([torch.zeros(100_000)])
+    finally:
+        packed._madvise.cache_clear()
