@@ -160,7 +160,8 @@ def test_a_run_goes_on_at_another_batch_size(home: Path, whole: Path) -> None:
     first = run(home, "--run", "interrupted")
     assert first.returncode == 0, first.stderr
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "complete": False, "parts": {}}))
+    parts = {table: [] for table in manifest["parts"]}
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "complete": False, "parts": parts}))
     resumed = run(home, "--run", "interrupted", "--resume", "--batch-size", "3")
     assert resumed.returncode == 0, resumed.stderr
     assert rows(folder)["prompts"].output_token_ids.map(list).tolist() == (
