@@ -16,6 +16,11 @@ from acceptlab.audit.progress import Show, part
 from acceptlab.audit.repeat import Case, Repeated, all_cases, repeat
 from acceptlab.audit.request import AuditRequest
 from acceptlab.audit.rows import Row, repeat_row
+from acceptlab.pairing import ProposalKind
+
+_DRAWS_OF_FIXED = 4
+"""Candidates that are not drawn are the same in every draw, so that four times the draws take little longer; and the
+control among them, ratio-for-argmax-candidates, errs only where the draft's best token is not surely the target's."""
 
 
 def redraw_cases(contexts: Contexts, request: AuditRequest, show: Show, times: Times) -> list[Row]:
@@ -24,7 +29,6 @@ def redraw_cases(contexts: Contexts, request: AuditRequest, show: Show, times: T
     seeds = [request.seed + offset for offset in range(request.n_seeds)]
     how = {
         "seeds": seeds,
-        "n_draws": request.n_draws,
         "n_chain_draws": request.n_chain_draws,
         "top_k": request.top_k,
         "n_contexts": contexts.n_contexts,
@@ -33,6 +37,7 @@ def redraw_cases(contexts: Contexts, request: AuditRequest, show: Show, times: T
     with part(show, "contexts drawn", len(cases) * contexts.n_contexts) as update:
         for done, case in enumerate(cases):
             kept = KeptResult(request.folder / "redrawn", case.label)
+            how["n_draws"] = draws_of(case, request)
             found = kept.get(how)
             if found is None:
                 with times.measured("redrawn"), times.measured(case.label):
@@ -46,6 +51,12 @@ def redraw_cases(contexts: Contexts, request: AuditRequest, show: Show, times: T
     return rows
 
 
+def draws_of(case: Case, request: AuditRequest) -> int:
+    """Draws a context and seed: more where the candidates are not drawn."""
+    is_fixed = case.verifier is not None and case.verifier.proposal is ProposalKind.RANKED
+    return request.n_draws * (_DRAWS_OF_FIXED if is_fixed else 1)
+
+
 def redraw_case(
     case: Case,
     contexts: Contexts,
@@ -57,7 +68,7 @@ def redraw_case(
         case,
         contexts,
         seeds=[request.seed + offset for offset in range(request.n_seeds)],
-        n_draws=request.n_draws,
+        n_draws=draws_of(case, request),
         n_chain_draws=request.n_chain_draws,
         top_k=request.top_k,
         on_context=on_context,

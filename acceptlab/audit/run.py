@@ -248,7 +248,8 @@ def _notes(
         f"c: {n_judged} tests judged together at {ALPHA:g} (Holm); detects_tv is the smallest total-variation "
         f"fault that the test catches with {POWER:.0%} power, whatever its shape",
         f"c, d on real contexts: {contexts.n_contexts} contexts, {request.n_draws} draws each a seed on "
-        "average, more where siblings matter; p is the median over the seeds",
+        "average (four times as many for onehot and its control), more where siblings matter; p is the median over "
+        "the seeds",
         f"right verifiers may be rejected in {most_rejections(request.n_seeds)} of {request.n_seeds} seeds: by "
         f"chance one of the {n_right} exceeds that in {chance:.1%} of all audits",
     ]

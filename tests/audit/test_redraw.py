@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from acceptlab.audit.cases import draws_of
 from acceptlab.audit.contexts import DEPTH, Contexts
 from acceptlab.audit.controls import CONTROLS, RIGHT, ContextVerifier, emit
 from acceptlab.audit.redraw import draw_many, draw_rows, emit_chains, emit_many
@@ -23,6 +25,7 @@ from acceptlab.audit.repeat import (
     most_rejections,
     repeat,
 )
+from acceptlab.audit.request import AuditRequest
 from acceptlab.audit.rows import repeat_row
 from acceptlab.errors import UsageError
 from acceptlab.sampling import Warp, inverse_cdf
@@ -153,3 +156,10 @@ def test_cases_and_limits() -> None:
     assert (most_rejections(5), fewest_catches(5)) == (2, 5)
     # the chance of 4 or more of 20 at 5% is 0.0159
     assert false_alarm(20, 1) == pytest.approx(0.0159, abs=5e-5)
+
+
+def test_candidates_that_are_not_drawn_get_four_times_the_draws() -> None:
+    request = AuditRequest(folder=Path("unused"), n_draws=80)
+    draws = {case.label: draws_of(case, request) for case in CASES}
+    assert draws["onehot, T=1"] == draws["ratio-for-argmax-candidates, T=1"] == 320
+    assert draws["rejection, T=0.7"] == draws["block, T=1"] == draws["draft-mass-not-removed, T=1"] == 80
