@@ -245,3 +245,29 @@ def test_block_acceptance_keeps_small_probabilities() -> None:
     )
     assert float(accepts[0]) == pytest.approx(2e-18, rel=1e-12, abs=0)
     assert float(accepts[1]) == pytest.approx(0.5, rel=1e-12)
+
+
+def test_the_last_test_is_the_same_where_no_correction_is_wanted() -> None:
+    """The shortcut of `final=False` against whole rows: heavy tokens, repeated ones, and nothing left."""
+    rng = np.random.default_rng(5)
+    target = torch.from_numpy(rng.dirichlet(np.full(6, 0.3), size=40))
+    draft = torch.from_numpy(rng.dirichlet(np.full(6, 0.3), size=40))
+    draft[0] = torch.tensor([1 - 1e-13, 1e-13, 0, 0, 0, 0]).double()
+    draft[1] = torch.tensor([1.0, 0, 0, 0, 0, 0]).double()
+    tokens = torch.from_numpy(np.stack([rng.permutation(6)[:3] for _ in range(40)]))
+    tokens[0], tokens[1], tokens[2] = (
+        torch.tensor([0, 1, 2]),
+        torch.tensor([0, 1, 2]),
+        torch.tensor([3, 3, 1]),
+    )
+    for n_siblings in (1, 2, 3):
+        some = tokens[:, :n_siblings]
+        for sides in ((target, draft), (target[:1].expand(40, -1), draft[:1].expand(40, -1))):
+            short, _ = sampled_siblings(*sides, some, replace=False, final=False)
+            whole, _ = sampled_siblings(*sides, some, replace=False)
+            torch.testing.assert_close(
+                short[:, -1] if n_siblings > 1 else short[:0, 0],
+                whole[:, -1] if n_siblings > 1 else whole[:0, 0],
+                rtol=1e-12, atol=0, equal_nan=True,
+            )  # fmt: skip
+            assert short.shape == whole.shape == (40, n_siblings)
