@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +29,8 @@ from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, warn
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from acceptlab.run import Request
 
 app = typer.Typer()
 
@@ -68,18 +71,11 @@ def speedup(
     prints what there is. Intervals need ten prompts or more.
     """
     check_plots(plot)
-    clock_notes = check_clock(clock)
-    from acceptlab.bench import contest, prediction
-    from acceptlab.bench import speedup as arithmetic
-    from acceptlab.bench.arms import timed_by
-    from acceptlab.bench.interleave import measure, tasks_of
-    from acceptlab.figures.speedup import figure_speedup
-    from acceptlab.run import Request, plan, prepare
+    notes = check_clock(clock)
+    from acceptlab.bench.contest import parse_lengths
+    from acceptlab.run import Request
 
-    lengths = contest.parse_lengths(chains)
-    their_lengths = contest.parse_lengths(assisted) if library else []
-    trees = tree if tree is not None else ["kary:depth=3,branch=2"]
-    recorded = f"chain:{their_lengths[0]}" if their_lengths else None
+    lengths = parse_lengths(chains)
     request = Request(
         domains=tuple(domain.split(",")),
         pair=pair,
@@ -94,45 +90,91 @@ def speedup(
         device=device,
         dtype=dtype,
     )
+    trees = tree if tree is not None else ["kary:depth=3,branch=2"]
+    found = _compare(request, lengths, trees, parse_lengths(assisted) if library else None, repeats, clock)
+    _show(found, notes, temperature, repeats, {"fmt": fmt, "output": output, "plots": plot, "folder": folder})
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was measured, and what to say about it."""
+
+    frame: pd.DataFrame
+    samples: pd.DataFrame
+    notes: list[str]
+    config: dict[str, Any]
+    n_prompts: int
+    is_whole: bool
+
+
+def _compare(
+    request: Request,
+    lengths: list[int],
+    trees: list[str],
+    their_lengths: list[int] | None,
+    repeats: int,
+    clock: Clock,
+) -> _Found:
+    """Decode with every arm in turn; `their_lengths` is None without the library's loops."""
+    from acceptlab.bench import contest
+    from acceptlab.bench import speedup as arithmetic
+    from acceptlab.bench.arms import timed_by
+    from acceptlab.bench.interleave import measure, tasks_of
+    from acceptlab.run import plan, prepare
+
+    theirs_at = their_lengths or []
+    recorded = f"chain:{theirs_at[0]}" if theirs_at else None
     planned = plan(request)
     loaded, settings = prepare(planned)
     notes = [note for note in (loaded.draft_note, *loaded.notes) if note]
     arms = contest.own_arms(loaded, settings, lengths, trees, recorded)
-    if library:
+    if their_lengths is not None:
         theirs, said = contest.library_arms(loaded.target_model, loaded, settings, their_lengths)
         arms, notes = [*arms, *theirs], [*notes, *said]
     depth = max(arm.depth for arm in arms)
-    tasks, left_out = tasks_of(loaded, planned.prompts, max_new_tokens, depth)
+    tasks, left_out = tasks_of(loaded, planned.prompts, request.max_new_tokens, depth)
     with BenchBar("decodes") as bar, timed_by(clock):
-        done = measure(arms, tasks, repeats, max_new_tokens, bar)
+        done = measure(arms, tasks, repeats, request.max_new_tokens, bar)
     sums = arithmetic.sums_of(done.frame)
     predicted: dict[str, float] = {}
     model_notes = ["no prediction: the bare passes were not timed"]
     if done.is_whole:
-        warn("timing bare passes of the target for the cost model")
-        with timed_by(clock):
-            passes = prediction.pass_curve(loaded.target, tasks, max_new_tokens, seed)
-        predicted, model_notes = prediction.predict(sums, passes)
-    frame = arithmetic.table(
-        sums, predicted=predicted, against=[f"{contest.ASSISTED}:{n}" for n in their_lengths]
-    )
+        predicted, model_notes = _predict(loaded, tasks, sums, request, clock)
+    against = [f"{contest.ASSISTED}:{n}" for n in theirs_at]
+    frame = arithmetic.table(sums, predicted=predicted, against=against)
     if recorded is not None:
-        model_notes += _against_library(
-            frame, f"{recorded}{contest.RECORDS}", f"{contest.ASSISTED}:{their_lengths[0]}"
-        )
+        model_notes += _against_library(frame, f"{recorded}{contest.RECORDS}", against[0])
+    notes = [*notes, *left_out, *model_notes]
+    return _Found(frame, done.frame, notes, planned.config, len(tasks), done.is_whole)
+
+
+def _predict(
+    loaded: Any, tasks: Any, sums: Any, request: Request, clock: Clock
+) -> tuple[dict[str, float], list[str]]:
+    """What the cost model says of every arm."""
+    from acceptlab.bench import prediction
+    from acceptlab.bench.arms import timed_by
+
+    warn("timing bare passes of the target for the cost model")
+    with timed_by(clock):
+        passes = prediction.pass_curve(loaded.target, tasks, request.max_new_tokens, request.seed)
+    return prediction.predict(sums, passes)
+
+
+def _show(found: _Found, notes: list[str], temperature: float, repeats: int, where: dict[str, Any]) -> None:
+    from acceptlab.bench import speedup as arithmetic
+    from acceptlab.figures.speedup import figure_speedup
+
     show(
-        frame,
-        title=f"Speed-up over plain decoding: {planned.config['pair']}, {planned.config['rule']}, "
-        f"temperature {temperature:g}, {len(tasks)} prompts, {repeats} repeats",
-        notes=[*clock_notes, *notes, *left_out, *model_notes],
+        found.frame,
+        title=f"Speed-up over plain decoding: {found.config['pair']}, {found.config['rule']}, "
+        f"temperature {temperature:g}, {found.n_prompts} prompts, {repeats} repeats",
+        notes=[*notes, *found.notes],
         columns=arithmetic.COLUMNS,
-        figure=figure_speedup(frame, _caption(frame, planned.config)),
-        samples=done.frame,
-        fmt=fmt,
-        output=output,
-        plots=plot,
-        folder=folder,
-        is_whole=done.is_whole,
+        figure=figure_speedup(found.frame, _caption(found.frame, found.config)),
+        samples=found.samples,
+        is_whole=found.is_whole,
+        **where,
     )
 
 

@@ -118,8 +118,7 @@ def command(
 
     Example:  acceptlab collect --domain code --limit 3 --max-new-tokens 32
 
-    An interrupted run keeps every finished prompt: repeat the command with --resume. Repeating a finished command
-    changes nothing.
+    An interrupted run keeps every finished prompt: repeat it with --resume. Repeating a finished one changes nothing.
     """
     from acceptlab.run import Request
 
