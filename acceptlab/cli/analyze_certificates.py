@@ -6,32 +6,19 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli.analyze_options import (
-    By,
-    ByOption,
-    Interval,
-    IntervalOption,
-    PlotOption,
-    ResamplesOption,
-    RunsArgument,
-    SeedOption,
-    analyze,
-)
-from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption
+from acceptlab.cli.analyze_options import AnalysisOptions, analyze
+from acceptlab.cli.options import spread_options
 
 app = typer.Typer()
 
 
 @app.command("certificates")
+@spread_options
 def certificates(
-    run: RunsArgument = None,
-    by: ByOption = By.DOMAIN,
+    options: AnalysisOptions,
     all_bins: Annotated[
         bool, typer.Option("--all-bins", help="Bins of the target's margin within every group, too.")
     ] = False,
-    plot: PlotOption = None,
-    fmt: FormatOption = OutputFormat.TABLE,
-    output: OutputOption = None,
     scale_thresholds: Annotated[
         float,
         typer.Option(
@@ -40,9 +27,6 @@ def certificates(
             help="Multiply all thresholds by this before they certify: a test that the check can fail.",
         ),
     ] = 1.0,
-    interval: IntervalOption = Interval.PERCENTILE,
-    resamples: ResamplesOption = 2000,
-    seed: SeedOption = 0,
 ) -> None:
     """How many proposals a KL certificate proves acceptable, by rule, direction and margin; exit 1 if a proof fails.
 
@@ -52,16 +36,5 @@ def certificates(
     """
     from acceptlab.analysis.certificates import check_certificates
 
-    table = analyze(
-        "certificates",
-        run,
-        by=by,
-        plot=plot,
-        fmt=fmt,
-        output=output,
-        options={"all_bins": all_bins, "scale_thresholds": scale_thresholds},
-        kind=interval.value,
-        n_resamples=resamples,
-        seed=seed,
-    )
+    table = analyze("certificates", options, all_bins=all_bins, scale_thresholds=scale_thresholds)
     check_certificates(table, scale_thresholds)

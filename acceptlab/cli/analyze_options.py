@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acceptlab.cli.output import OutputFormat, emit, warn
+from acceptlab.cli.options import ResamplesOption, ResamplingSeedOption, check_plot
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit, warn
 from acceptlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,14 +41,35 @@ RunsArgument = Annotated[
     typer.Argument(metavar="[RUN]...", help="Run folders; several are pooled. Default: the newest run."),
 ]
 ByOption = Annotated[By, typer.Option("--by", help="What the groups of prompts are.")]
+AddByOption = Annotated[By | None, typer.Option("--by", help="Add these groups to the pooled values.")]
 PlotOption = Annotated[
     Path | None, typer.Option("--plot", help="Draw the figure to this file: .png, .svg or .pdf.")
 ]
-ResamplesOption = Annotated[
-    int, typer.Option("--resamples", min=100, help="Bootstrap resamples of the prompts behind the intervals.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the resampling.")]
 IntervalOption = Annotated[Interval, typer.Option("--interval", help="Kind of bootstrap interval.")]
+SimultaneousOption = Annotated[
+    bool, typer.Option("--simultaneous", help="Intervals that hold for all depths of a line at once.")
+]
+
+
+@dataclass(frozen=True)
+class PooledOptions:
+    """Options of an analysis of all prompts together, to which groups may be added."""
+
+    run: RunsArgument = None
+    by: AddByOption = None
+    plot: PlotOption = None
+    fmt: FormatOption = OutputFormat.TABLE
+    output: OutputOption = None
+    interval: IntervalOption = Interval.PERCENTILE
+    resamples: ResamplesOption = 2000
+    seed: ResamplingSeedOption = 0
+
+
+@dataclass(frozen=True)
+class AnalysisOptions(PooledOptions):
+    """Options of an analysis by groups of prompts."""
+
+    by: ByOption = By.DOMAIN
 
 
 def choose_runs(paths: list[Path] | None) -> list[Run]:
@@ -89,46 +111,43 @@ def _default_run() -> Path:
 
 
 def analyze(
-    name: str,
-    paths: list[Path] | None,
-    *,
-    by: By | None,
-    plot: Path | None,
-    fmt: OutputFormat,
-    output: Path | None,
-    options: Mapping[str, Any] | None = None,
-    **resampling: Any,
+    name: str, options: PooledOptions, *, simultaneous: bool = False, **arguments: Any
 ) -> AnalysisTable:
     """Run one analysis, draw it where asked, and print its table.
 
     Args:
         name: the analysis, as in `ANALYSES`.
-        paths: run folders; None for the newest.
-        by: what the groups are.
-        plot: file for the figure.
-        fmt: how to print.
-        output: file for the table.
-        options: further arguments of the analysis.
-        resampling: fields of `Resampling`.
+        options: what the command line said.
+        simultaneous: intervals that hold for all depths of a line at once.
+        arguments: further arguments of the analysis.
 
     Returns:
         The table, as printed.
     """
-    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"cannot draw to '{plot}': use a file that ends in .png, .svg or .pdf")
+    if options.plot is not None:
+        check_plot(options.plot)
     from acceptlab.analysis import ANALYSES
     from acceptlab.resampling import Resampling
 
-    runs = choose_runs(paths)
-    table = ANALYSES[name](
-        runs, by=by.value if by else None, resampling=Resampling(**resampling), **(options or {})
+    resampling = Resampling(
+        n_resamples=options.resamples,
+        kind=options.interval.value,
+        seed=options.seed,
+        simultaneous=simultaneous,
     )
-    if plot is not None:
+    by = options.by.value if options.by else None
+    table = ANALYSES[name](choose_runs(options.run), by=by, resampling=resampling, **arguments)
+    if options.plot is not None:
         from acceptlab import figures
 
-        figures.save(figures.draw(name, table.frame, table.caption), plot)
-        warn(f"drew {plot}")
+        figures.save(figures.draw(name, table.frame, table.caption), options.plot)
+        warn(f"drew {options.plot}")
+    emit_analysis(table, options.fmt, options.output)
+    return table
+
+
+def emit_analysis(table: AnalysisTable, fmt: OutputFormat, output: Path | None) -> None:
+    """Print the table of an analysis with its notes; the table view explains the columns, too."""
     explained = [f"{name}: {meaning}" for name, meaning in table.columns.items() if name not in _PLAIN]
     notes = [*table.notes, *(explained if fmt is OutputFormat.TABLE else [])]
     emit(table.frame, fmt=fmt, output=output, title=f"{table.title}. {table.caption}", notes=notes)
-    return table
