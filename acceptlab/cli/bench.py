@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from acceptlab.cli import (
@@ -15,8 +13,20 @@ from acceptlab.cli import (
     bench_speedup,
     bench_verify,
 )
-from acceptlab.cli.bench_options import BenchBar, Clock, ClockOption, RepeatsOption, check_clock
-from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
+from acceptlab.cli.bench_options import (
+    BenchBar,
+    Clock,
+    ClockOption,
+    LimitOption,
+    MaxNewTokensOption,
+    RepeatsOption,
+    RuleOption,
+    TableOptions,
+    TreeOption,
+    check_clock,
+    show,
+)
+from acceptlab.cli.options import DecodingOptions, DtypeOption, spread_options
 
 app = typer.Typer(no_args_is_help=True, help="Measure where the time goes.")
 
@@ -27,21 +37,17 @@ def _group() -> None:
 
 
 @app.command()
+@spread_options
 def collector(
-    pair: Annotated[str | None, typer.Option(help="Name of a known pair.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
-    draft: Annotated[str | None, typer.Option(help="Draft: as for collect.")] = None,
-    domain: Annotated[str, typer.Option(help="Domains of the prompts.")] = "all",
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 3,
-    tree: Annotated[str, typer.Option(help="Tree, as for collect.")] = "kary:depth=3,branch=2",
-    rule: Annotated[str, typer.Option(help="Rule, as for collect.")] = "greedy",
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 48,
+    decoding: DecodingOptions,
+    where: TableOptions,
+    limit: LimitOption = 3,
+    tree: TreeOption = "kary:depth=3,branch=2",
+    rule: RuleOption = "greedy",
+    max_new_tokens: MaxNewTokensOption = 48,
     repeats: RepeatsOption = 2,
     clock: ClockOption = Clock.WALL,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    fmt: FormatOption = OutputFormat.TABLE,
-    output: OutputOption = None,
+    dtype: DtypeOption = "auto",
 ) -> None:
     """Split the time of a collection: model passes, choosing and judging nodes, measures, writing.
 
@@ -54,30 +60,18 @@ def collector(
     from acceptlab.bench.arms import timed_by
     from acceptlab.bench.collector import collector_split
     from acceptlab.bench.floor import floor_samples, over_floor
-    from acceptlab.run import Request, plan, prepare
+    from acceptlab.run import plan, prepare
 
-    request = Request(
-        domains=tuple(domain.split(",")),
-        pair=pair,
-        target=target,
-        draft=draft,
-        limit=limit,
-        tree=tree,
-        rule=rule,
-        max_new_tokens=max_new_tokens,
-        device=device,
-        dtype=dtype,
-    )
+    request = decoding.request(limit=limit, tree=tree, rule=rule, max_new_tokens=max_new_tokens, dtype=dtype)
     planned = plan(request)
     loaded, settings = prepare(planned)
     split = collector_split(loaded, planned.prompts, settings)
     with BenchBar("prompts") as bar, timed_by(clock):
         ratio = over_floor(floor_samples(loaded, planned.prompts, settings, repeats, bar))
     ends = "" if ratio.lo is None else f" [{ratio.lo:.3f}, {ratio.hi:.3f}]"
-    emit(
+    show(
         split.frame,
-        fmt=fmt,
-        output=output,
+        where,
         title=f"Time of a collection: {planned.config['pair']}, {request.tree}, {request.rule}",
         notes=[
             *clock_notes,
@@ -86,6 +80,7 @@ def collector(
             f"{repeats} repeats in turn)",
             f"{split.n_nodes:,} nodes, {split.nodes_per_hour:,.0f} nodes an hour at this rate",
         ],
+        columns={},
     )
 
 

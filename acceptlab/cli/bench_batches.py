@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from acceptlab.cli.bench_options import (
     BenchBar,
-    DeviceOption,
-    DomainOption,
-    DraftOption,
-    DtypeOption,
-    FolderOption,
-    PairOption,
+    ContestOptions,
+    FolderOptions,
+    LimitOption,
+    MaxNewTokensOption,
     RepeatsOption,
-    SeedOption,
-    TargetOption,
+    TreeOption,
     show,
 )
-from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption
+from acceptlab.cli.options import DtypeOption, spread_options
 from acceptlab.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from acceptlab.bench.speedup import Sums
 
 app = typer.Typer()
 
 
 @app.command()
+@spread_options
 def batches(
-    pair: PairOption = None,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    domain: DomainOption = "all",
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 4,
+    decoding: ContestOptions,
+    where: FolderOptions,
+    limit: LimitOption = 4,
     sizes: Annotated[
         str, typer.Option(help="Batch sizes; the first one is what all are compared with.")
     ] = "1,2,4,8,16",
-    tree: Annotated[str, typer.Option(help="Tree, as for collect.")] = "chain:5",
-    rule: Annotated[str, typer.Option(help="Rule, as for collect.")] = "greedy",
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling distribution.")] = 1.0,
+    tree: TreeOption = "chain:5",
     repeats: RepeatsOption = 2,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 48,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
+    max_new_tokens: MaxNewTokensOption = 48,
     dtype: DtypeOption = "auto",
-    folder: FolderOption = None,
-    fmt: FormatOption = OutputFormat.TABLE,
-    output: OutputOption = None,
 ) -> None:
     """Decode the same prompts 1, 2, 4 ... at a time, in turn: tokens a second and accepted length by batch size.
 
@@ -53,53 +47,42 @@ def batches(
 
     Ctrl-C prints what there is. Intervals need ten prompts or more.
     """
-    from acceptlab.bench.batches import COLUMNS, PREFIX, measure_batches
+    wanted = _sizes(sizes)
+    from acceptlab.bench.batches import COLUMNS, measure_batches
     from acceptlab.bench.interleave import tasks_of
-    from acceptlab.bench.speedup import sums_of, table
-    from acceptlab.run import Request, plan, prepare
+    from acceptlab.bench.speedup import sums_of
+    from acceptlab.run import plan, prepare
 
-    parts = [part.strip() for part in sizes.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= 256 for part in parts):
-        raise UsageError(f"--sizes is '{sizes}': write batch sizes from 1 to 256, such as 1,4,16")
-    wanted = list(dict.fromkeys(map(int, parts)))
-    request = Request(
-        domains=tuple(domain.split(",")),
-        pair=pair,
-        target=target,
-        draft=draft,
-        limit=limit,
-        tree=tree,
-        rule=rule,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-    )
+    request = decoding.request(limit=limit, tree=tree, max_new_tokens=max_new_tokens, dtype=dtype)
     planned = plan(request)
     loaded, settings = prepare(planned)
     tasks, left_out = tasks_of(loaded, planned.prompts, max_new_tokens, settings.tree.depth)
     with BenchBar("rounds of all prompts") as bar:
         done = measure_batches(loaded, tasks, settings, wanted, repeats, bar)
-    sums = sums_of(done.frame)
-    frame = table(sums, baseline=next(iter(sums)))
-    frame.insert(0, "batch_size", frame.pop("arm").str.removeprefix(PREFIX).astype(int))
-    frame = frame.drop(columns=["predicted", "break_even_len", "prefill_ms"])
-    few = (
-        [f"only {len(tasks)} prompts: batches of {max(wanted)} are never full"]
-        if len(tasks) < max(wanted)
-        else []
-    )
+    few = f"only {len(tasks)} prompts: batches of {max(wanted)} are never full"
     show(
-        frame,
-        title=f"Batch sizes: {planned.config['pair']}, {tree}, {rule}, {len(tasks)} prompts, {repeats} repeats",
-        notes=[*left_out, *few],
+        _table(sums_of(done.frame)),
+        where,
+        title=f"Batch sizes: {planned.config['pair']}, {tree}, {request.rule}, {len(tasks)} prompts, {repeats} repeats",
+        notes=[*left_out, *([few] if len(tasks) < max(wanted) else [])],
         columns=COLUMNS,
-        figure=None,
         samples=done.frame,
-        fmt=fmt,
-        output=output,
-        plots=None,
-        folder=folder,
         is_whole=done.is_whole,
     )
+
+
+def _sizes(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= 256 for part in parts):
+        raise UsageError(f"--sizes is '{text}': write batch sizes from 1 to 256, such as 1,4,16")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _table(sums: dict[str, Sums]) -> pd.DataFrame:
+    """The table of speeds with the batch size in place of the arm, and without what batches do not have."""
+    from acceptlab.bench.batches import PREFIX
+    from acceptlab.bench.speedup import table
+
+    frame = table(sums, baseline=next(iter(sums)))
+    frame.insert(0, "batch_size", frame.pop("arm").str.removeprefix(PREFIX).astype(int))
+    return frame.drop(columns=["predicted", "break_even_len", "prefill_ms"])

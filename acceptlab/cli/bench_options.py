@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from acceptlab.cli.output import OutputFormat, emit, to_display, warn
+from acceptlab.cli.options import DecodingOptions, SeedOption, TemperatureOption, check_plot
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit, to_display, warn
+from acceptlab.cli.progress import TenthsBar
 from acceptlab.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-    from rich.progress import Progress as Bar
 
-PairOption = Annotated[str | None, typer.Option("--pair", help="Name of a known pair.")]
-TargetOption = Annotated[str | None, typer.Option("--target", help="Target: hub id, folder or .gguf file.")]
-DraftOption = Annotated[str | None, typer.Option("--draft", help="Draft: as for collect.")]
-DomainOption = Annotated[str, typer.Option("--domain", help="Domains of the prompts.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Prompts of each domain.")]
+TreeOption = Annotated[str, typer.Option("--tree", help="Tree, as for collect.")]
+RuleOption = Annotated[str, typer.Option("--rule", help="Rule, as for collect.")]
+ChainsOption = Annotated[str, typer.Option("--chains", help="Chain lengths, such as 1-10 or 1,3,5.")]
+MaxNewTokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", min=2, help="Longest output of a prompt, in tokens.")
+]
 RepeatsOption = Annotated[int, typer.Option("--repeats", min=1, help="How often everything is run, in turn.")]
 
 
@@ -39,9 +44,6 @@ ClockOption = Annotated[
         help="cpu: processor time, which other work on the machine leaves alone; with OMP_NUM_THREADS=1 only.",
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random streams and orders.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 PlotOption = Annotated[
     list[Path] | None,
     typer.Option("--plot", help="Draw the figure to this file: .png, .svg or .pdf; may be given again."),
@@ -52,6 +54,42 @@ FolderOption = Annotated[
         "--folder", help="Write table (.csv, .md), samples (.parquet) and figure (.png, .svg) there."
     ),
 ]
+
+
+@dataclass(frozen=True)
+class ContestOptions(DecodingOptions):
+    """What all arms of a comparison decode, and how."""
+
+    rule: RuleOption = "greedy"
+    temperature: TemperatureOption = 1.0
+    seed: SeedOption = 0
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Where a table goes."""
+
+    fmt: FormatOption = OutputFormat.TABLE
+    output: OutputOption = None
+
+
+@dataclass(frozen=True)
+class FolderOptions(TableOptions):
+    """Where a table goes, and the files of the study that it belongs to."""
+
+    folder: FolderOption = None
+
+
+@dataclass(frozen=True)
+class FigureOptions(FolderOptions):
+    """Where a table, its figure and the files of the study go; made only with names that can be drawn to."""
+
+    plot: PlotOption = None
+
+    def __post_init__(self) -> None:
+        """Refuse other names before anything is measured."""
+        for plot in self.plot or ():
+            check_plot(plot)
 
 
 def check_clock(clock: Clock) -> list[str]:
@@ -67,80 +105,48 @@ def check_clock(clock: Clock) -> list[str]:
     return ["times are processor time of one thread"]
 
 
-def check_plots(plots: Sequence[Path] | None) -> None:
-    """Refuse files that cannot be drawn to, before anything is measured."""
-    for plot in plots or ():
-        if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-            raise UsageError(f"cannot draw to '{plot}': use a file that ends in .png, .svg or .pdf")
-
-
 class BenchBar:
-    """Progress on stderr: a bar with the time left on a terminal, else a line at every tenth."""
+    """Progress on stderr while something is measured; called with what is done and the total."""
 
     def __init__(self, what: str) -> None:
-        self._what = what
-        self._bar: Bar | None = None
-        self._task: Any = None
-        self._told = 0
+        self._bar = TenthsBar("measuring", what)
 
     def __enter__(self) -> BenchBar:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self._bar = Progress(
-                TextColumn("measuring"),
-                BarColumn(bar_width=30),
-                MofNCompleteColumn(),
-                TextColumn(f"{self._what}  left"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                speed_estimate_period=600,
-            )
-            self._task = self._bar.add_task("", total=None)
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
         """Show what is done."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total)
-        elif 10 * done // max(total, 1) > self._told:
-            self._told = 10 * done // total
-            warn(f"{done:,} of {total:,} {self._what}")
+        self._bar.update(done, total)
 
 
 def show(
     frame: pd.DataFrame,
+    where: TableOptions,
     *,
     title: str,
     notes: Sequence[str],
     columns: dict[str, str],
-    figure: Figure | None,
-    samples: pd.DataFrame | None,
-    fmt: OutputFormat,
-    output: Path | None,
-    plots: Sequence[Path] | None,
-    folder: Path | None,
-    is_whole: bool,
+    figure: Figure | None = None,
+    samples: pd.DataFrame | None = None,
+    is_whole: bool = True,
 ) -> None:
     """Print a table, draw its figure, fill the folder; ends with 130 where the run was interrupted."""
     notes = [*notes] if is_whole else ["interrupted: only what was measured until then", *notes]
-    if figure is not None:
-        _draw(figure, plots or ())
-    if folder is not None:
-        _keep(frame, title, notes, figure, samples, folder)
+    if figure is not None and isinstance(where, FigureOptions):
+        _draw(figure, where.plot or ())
+    if isinstance(where, FolderOptions) and where.folder is not None:
+        _keep(frame, title, notes, figure, samples, where.folder)
     explained = [f"{name}: {meaning}" for name, meaning in columns.items() if name in frame]
     emit(
         frame,
-        fmt=fmt,
-        output=output,
+        fmt=where.fmt,
+        output=where.output,
         title=title,
-        notes=[*notes, *(explained if fmt is OutputFormat.TABLE else [])],
+        notes=[*notes, *(explained if where.fmt is OutputFormat.TABLE else [])],
     )
     if not is_whole:
         raise typer.Exit(130)

@@ -9,23 +9,19 @@ import typer
 
 from acceptlab.cli.bench_options import (
     BenchBar,
+    ChainsOption,
     Clock,
     ClockOption,
-    DeviceOption,
-    DomainOption,
-    DraftOption,
-    DtypeOption,
-    FolderOption,
-    PairOption,
-    PlotOption,
+    ContestOptions,
+    FigureOptions,
+    LimitOption,
+    MaxNewTokensOption,
     RepeatsOption,
-    SeedOption,
-    TargetOption,
     check_clock,
-    check_plots,
     show,
 )
-from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, warn
+from acceptlab.cli.options import DtypeOption, spread_options
+from acceptlab.cli.output import warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,32 +32,23 @@ app = typer.Typer()
 
 
 @app.command()
+@spread_options
 def speedup(
-    pair: PairOption = None,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    domain: DomainOption = "all",
-    limit: Annotated[int, typer.Option(min=1, help="Prompts of each domain.")] = 3,
-    chains: Annotated[str, typer.Option(help="Chain lengths, such as 1-10 or 1,3,5.")] = "1-10",
+    decoding: ContestOptions,
+    where: FigureOptions,
+    limit: LimitOption = 3,
+    chains: ChainsOption = "1-10",
     tree: Annotated[
         list[str] | None, typer.Option(help="A tree to add, as for collect; may be given again.")
     ] = None,
-    rule: Annotated[str, typer.Option(help="Rule, as for collect.")] = "greedy",
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the sampling distribution.")] = 1.0,
     library: Annotated[
         bool, typer.Option(help="Add transformers' own loops: generate, and assisted with the same draft.")
     ] = True,
     assisted: Annotated[str, typer.Option(help="Chain lengths of the assisted loop.")] = "5",
     repeats: RepeatsOption = 2,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest output of a prompt, in tokens.")] = 64,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
+    max_new_tokens: MaxNewTokensOption = 64,
     dtype: DtypeOption = "auto",
     clock: ClockOption = Clock.WALL,
-    plot: PlotOption = None,
-    folder: FolderOption = None,
-    fmt: FormatOption = OutputFormat.TABLE,
-    output: OutputOption = None,
 ) -> None:
     """Time plain decoding against chains, trees and transformers' assisted generation, in turn on the same prompts.
 
@@ -70,29 +57,16 @@ def speedup(
     Prefill is left out of every rate. `chain:5+records` is the collector: it writes down every node as well. Ctrl-C
     prints what there is. Intervals need ten prompts or more.
     """
-    check_plots(plot)
     notes = check_clock(clock)
     from acceptlab.bench.contest import parse_lengths
-    from acceptlab.run import Request
 
     lengths = parse_lengths(chains)
-    request = Request(
-        domains=tuple(domain.split(",")),
-        pair=pair,
-        target=target,
-        draft=draft,
-        limit=limit,
-        tree=f"chain:{max(lengths, default=1)}",
-        rule=rule,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        device=device,
-        dtype=dtype,
+    request = decoding.request(
+        limit=limit, tree=f"chain:{max(lengths, default=1)}", max_new_tokens=max_new_tokens, dtype=dtype
     )
     trees = tree if tree is not None else ["kary:depth=3,branch=2"]
     found = _compare(request, lengths, trees, parse_lengths(assisted) if library else None, repeats, clock)
-    _show(found, notes, temperature, repeats, {"fmt": fmt, "output": output, "plots": plot, "folder": folder})
+    _show(found, notes, decoding.temperature, repeats, where)
 
 
 @dataclass(frozen=True)
@@ -161,12 +135,13 @@ def _predict(
     return prediction.predict(sums, passes)
 
 
-def _show(found: _Found, notes: list[str], temperature: float, repeats: int, where: dict[str, Any]) -> None:
+def _show(found: _Found, notes: list[str], temperature: float, repeats: int, where: FigureOptions) -> None:
     from acceptlab.bench import speedup as arithmetic
     from acceptlab.figures.speedup import figure_speedup
 
     show(
         found.frame,
+        where,
         title=f"Speed-up over plain decoding: {found.config['pair']}, {found.config['rule']}, "
         f"temperature {temperature:g}, {found.n_prompts} prompts, {repeats} repeats",
         notes=[*notes, *found.notes],
@@ -174,7 +149,6 @@ def _show(found: _Found, notes: list[str], temperature: float, repeats: int, whe
         figure=figure_speedup(found.frame, _caption(found.frame, found.config)),
         samples=found.samples,
         is_whole=found.is_whole,
-        **where,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,22 +11,18 @@ from acceptlab.cli.bench_options import (
     BenchBar,
     Clock,
     ClockOption,
-    DeviceOption,
-    DraftOption,
-    FolderOption,
-    PairOption,
-    PlotOption,
+    FigureOptions,
     RepeatsOption,
-    SeedOption,
-    TargetOption,
     check_clock,
-    check_plots,
     show,
 )
-from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit, warn
+from acceptlab.cli.options import ModelOptions, SeedOption, comma_list, spread_options
+from acceptlab.cli.output import emit, warn
 from acceptlab.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from acceptlab.bench.passes import Passes
     from acceptlab.pairs import Pair
 
@@ -34,10 +31,10 @@ SIZES = "1,2,3,4,6,8,12,16,24,32,48,64"
 
 
 @app.command("verify-cost")
+@spread_options
 def verify_cost(
-    pair: PairOption = None,
-    target: TargetOption = None,
-    draft: DraftOption = None,
+    models: ModelOptions,
+    where: FigureOptions,
     backends: Annotated[
         str,
         typer.Option(
@@ -51,12 +48,7 @@ def verify_cost(
     ] = "kary:depth=3,branch=2",
     repeats: RepeatsOption = 15,
     seed: SeedOption = 0,
-    device: DeviceOption = "auto",
     clock: ClockOption = Clock.WALL,
-    plot: PlotOption = None,
-    folder: FolderOption = None,
-    fmt: FormatOption = OutputFormat.TABLE,
-    output: OutputOption = None,
 ) -> None:
     """Time target passes of 1 to 64 tokens on several backends in turn: is verification free, or as slow as stepping?
 
@@ -65,43 +57,45 @@ def verify_cost(
     T(n) is split into a fixed and a per-token part; the serial index is the per-token share of a pass of one token. The
     root and the nodes of a tree are also verified by plain transformers, in the same run. Intervals need ten repeats.
     """
-    check_plots(plot)
     wanted = _sizes(sizes)
-    clock_notes = check_clock(clock)
-    from acceptlab.bench import verify_cost as arithmetic
+    notes = check_clock(clock)
     from acceptlab.bench.arms import timed_by
     from acceptlab.bench.passes import pass_times
-    from acceptlab.figures.verify_cost import figure_verify_cost
-    from acceptlab.pairs.load import load_pair
 
-    loaded = load_pair(pair, target=target, draft=draft, device=device, dtype="float32")
+    loaded = models.load("float32")
     text = _text(loaded, context)
-    chains, notes = _chains(loaded, [name.strip() for name in backends.split(",")], text)
+    chains, left_out = _chains(loaded, comma_list(backends), text)
     with BenchBar("passes") as bar, timed_by(clock):
         samples, is_whole = pass_times(chains, wanted, repeats, seed, bar)
     if not len(samples):
         raise UsageError("no round was finished before the interrupt: there is nothing to show")
+    notes += left_out
     if tree and is_whole:
         with timed_by(clock):
             notes += _against_stock(loaded, text, tree, repeats, seed)
+    _show(samples, f"{loaded.name}, text of {context} tokens", notes, seed, where, is_whole=is_whole)
+
+
+def _show(
+    samples: pd.DataFrame, what: str, notes: list[str], seed: int, where: FigureOptions, *, is_whole: bool
+) -> None:
+    """The curve of times and the line that fits it."""
+    from acceptlab.bench import verify_cost as arithmetic
+    from acceptlab.figures.verify_cost import figure_verify_cost
+
     curve, fits = arithmetic.curve_table(samples, seed), arithmetic.fit_table(samples, seed)
-    emit(curve, title=f"Time of a target pass by its tokens: {loaded.name}, text of {context} tokens")
-    if folder is not None:
-        emit(curve, output=folder / "curve.csv")
+    emit(curve, title=f"Time of a target pass by its tokens: {what}")
+    if where.folder is not None:
+        emit(curve, output=where.folder / "curve.csv")
     rounds = int(curve["n_rounds"].iloc[0])
     show(
         fits,
-        title=f"Fixed and per-token part of a target pass: {loaded.name}, text of {context} tokens, {rounds} rounds",
-        notes=[*clock_notes, *notes],
+        where,
+        title=f"Fixed and per-token part of a target pass: {what}, {rounds} rounds",
+        notes=notes,
         columns={**arithmetic.COLUMNS, **arithmetic.FIT_COLUMNS},
-        figure=figure_verify_cost(
-            curve, f"{loaded.name}, text of {context} tokens, medians of {rounds} rounds in turn."
-        ),
+        figure=figure_verify_cost(curve, f"{what}, medians of {rounds} rounds in turn."),
         samples=samples,
-        fmt=fmt,
-        output=output,
-        plots=plot,
-        folder=folder,
         is_whole=is_whole,
     )
 
@@ -124,7 +118,7 @@ def _text(pair: Pair, length: int) -> list[int]:
     return (ids * (1 + length // len(ids)))[:length]
 
 
-def _chains(pair: Pair, names: list[str], text: list[int]) -> tuple[list[Passes], list[str]]:
+def _chains(pair: Pair, names: Sequence[str], text: list[int]) -> tuple[list[Passes], list[str]]:
     """Passes on every backend that is to be had, and a note on every other."""
     from acceptlab.bench.backends import BACKENDS, make_backend
     from acceptlab.bench.passes import ChainPasses

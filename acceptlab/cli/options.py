@@ -18,6 +18,7 @@ import typer
 from acceptlab.errors import UsageError
 
 if TYPE_CHECKING:
+    from acceptlab.pairs import Pair
     from acceptlab.run import Request
 
 PairOption = Annotated[
@@ -62,6 +63,12 @@ class ModelOptions:
     target: TargetOption = None
     draft: DraftOption = None
     device: DeviceOption = "auto"
+
+    def load(self, dtype: str) -> Pair:
+        """Load the pair."""
+        from acceptlab.pairs.load import load_pair
+
+        return load_pair(self.pair, target=self.target, draft=self.draft, device=self.device, dtype=dtype)
 
 
 @dataclass(frozen=True)
