@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
+from acceptlab.cli.analyze_options import emit_analysis
+from acceptlab.cli.options import ResamplesOption, ResamplingSeedOption
+from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption
 
 app = typer.Typer()
 
@@ -26,8 +28,8 @@ def roads(
     half_width: Annotated[
         float, typer.Option(min=0.0, help="Widest half-width that counts as agreement, in tokens.")
     ] = 0.05,
-    resamples: Annotated[int, typer.Option(min=100, help="Bootstrap resamples of the prompts.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
+    resamples: ResamplesOption = 10_000,
+    seed: ResamplingSeedOption = 0,
     fmt: FormatOption = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
@@ -51,10 +53,7 @@ def roads(
     chain_window(opened)
     frame = score_run(opened, scores or scores_path(run), AuditBar())
     found = compare(opened, frame, widest=half_width, resampling=Resampling(n_resamples=resamples, seed=seed))
-    table = found.table
-    explained = [f"{name}: {meaning}" for name, meaning in table.columns.items() if name != "method"]
-    notes = [*table.notes, *(explained if fmt is OutputFormat.TABLE else [])]
-    emit(table.frame, fmt=fmt, output=output, title=f"{table.title}. {table.caption}", notes=notes)
+    emit_analysis(found.table, fmt, output)
     for failure in found.failures:
         print(f"failed: {failure}", file=sys.stderr)
     if found.failures:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from acceptlab.cli.options import comma_list
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit, warn
 from acceptlab.errors import UsageError
 
@@ -40,9 +41,7 @@ def analyze(
     from acceptlab.analysis import ANALYSES
     from acceptlab.bench.analyses import NOT_ALONE, Timed, time_analyses
 
-    names = (
-        [name.strip() for name in only.split(",")] if only else [n for n in ANALYSES if n not in NOT_ALONE]
-    )
+    names = list(comma_list(only)) if only else [n for n in ANALYSES if n not in NOT_ALONE]
     if run is not None and keep is not None:
         raise UsageError(
             "--keep says where a run is made, and --run names one that is there: give one of them"

@@ -9,29 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acceptlab.cli.options import DtypeOption, ModelOptions, ResumeOption, spread_options
+
 if TYPE_CHECKING:
     from acceptlab.along import GivenText, Progress
     from acceptlab.pairs import Pair
 
 
+@spread_options
 def command(
     texts: Annotated[
         list[Path],
         typer.Argument(metavar="TEXTS...", help="Folders of acceptlab trajectories, or files of token ids."),
     ],
     run: Annotated[Path, typer.Option(help="Folder of the run.")],
-    pair: Annotated[str | None, typer.Option(help="Name of a known pair (acceptlab pairs list).")] = None,
-    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="Draft: hub id, folder, .gguf, self:skip=12,14 or ngram:n=3.")
-    ] = None,
+    models: ModelOptions,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N texts of each source.")] = None,
     answers: Annotated[
         int, typer.Option(min=1, help="Answers to a prompt; those to one prompt are not independent.")
     ] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    dtype: DtypeOption = "auto",
+    resume: ResumeOption = False,
 ) -> None:
     """Measure both models after every prefix of given texts: many real contexts, nothing drafted.
 
@@ -41,12 +39,11 @@ def command(
     """
     from acceptlab.along import collect_along, read_texts
     from acceptlab.pairs.default import pair_members
-    from acceptlab.pairs.load import load_pair
     from acceptlab.store import RunWriter, open_run
 
     found = [text for path in texts for text in read_texts(path, answers=answers, limit=limit)]
-    names = pair_members(pair, target, draft)
-    loaded = load_pair(pair, target=target, draft=draft, device=device, dtype=dtype)
+    names = pair_members(models.pair, models.target, models.draft)
+    loaded = models.load(dtype)
     for note in filter(None, [loaded.draft_note, *loaded.notes]):
         print(f"note: {note}", file=sys.stderr)
     fields = _manifest_fields(loaded, names, found, texts, limit)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from acceptlab.cli.options import DeviceOption, DtypeOption
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit
 
 app = typer.Typer(
@@ -53,8 +54,8 @@ def show(
         str | None, typer.Option(help="Hub id, folder or .gguf file in place of a name.")
     ] = None,
     draft: Annotated[str | None, typer.Option(help="Its draft, or another one for the named pair.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
     fmt: FormatOption = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:

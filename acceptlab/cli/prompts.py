@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acceptlab.cli.options import DomainColumnOption, IdColumnOption, PromptColumnOption, TextOption
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit, warn
 from acceptlab.errors import RunError, UsageError
 
@@ -27,12 +28,6 @@ _USUAL_FRAME = 3
 SourceArgument = Annotated[
     str | None,
     typer.Argument(help="A file, a folder or hf:owner/name[:config][:split]; the shipped set if left out."),
-]
-PromptColumnOption = Annotated[str | None, typer.Option(help="Column that holds the prompts.")]
-IdColumnOption = Annotated[str | None, typer.Option(help="Column that holds the ids.")]
-DomainColumnOption = Annotated[str | None, typer.Option(help="Column that holds the domains.")]
-TextOption = Annotated[
-    str, typer.Option(help="Plain text: lines (one prompt a line) or blocks (blank lines between them).")
 ]
 
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from acceptlab.cli.options import ResamplingSeedOption, comma_list
+
 
 def command(
     runs: Annotated[
@@ -22,7 +24,7 @@ def command(
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
     analyses: Annotated[str, typer.Option(help="Analyses of the page, a comma list.")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the intervals.")] = 0,
+    seed: ResamplingSeedOption = 0,
 ) -> None:
     """Write a self-contained page about runs: numbers, figures, tables, configuration, provenance.
 
@@ -39,7 +41,7 @@ def command(
     folders = list(runs or find_runs()[:1])
     if not folders:
         raise UsageError("there is no run under data/runs: collect one first, or name a run's folder")
-    names = [part.strip() for part in analyses.split(",") if part.strip()] or list(REPORT_ANALYSES)
+    names = comma_list(analyses) or tuple(REPORT_ANALYSES)
     unknown = [name for name in names if name not in ANALYSES]
     if unknown:
         raise UsageError(f"unknown analysis '{unknown[0]}': use one of {', '.join(ANALYSES)}")

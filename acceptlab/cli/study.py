@@ -23,7 +23,8 @@ def run(study: StudyArgument) -> None:
 
     Whatever is complete is skipped, whatever was interrupted goes on: repeat the command after Ctrl-C.
     """
-    from acceptlab.cli.collect import RUNS_FOLDER, CollectionBar
+    from acceptlab.cli.collect import CollectionBar
+    from acceptlab.store.reader import RUNS_FOLDER
     from acceptlab.study import load_study, run_study
 
     loaded = load_study(study)
@@ -77,7 +78,7 @@ def show(study: StudyArgument, fmt: FormatOption = OutputFormat.TABLE, output: O
     """
     import pandas as pd
 
-    from acceptlab.cli.collect import RUNS_FOLDER
+    from acceptlab.store.reader import RUNS_FOLDER
     from acceptlab.study import load_study, run_folder, state_of
 
     loaded = load_study(study)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acceptlab.cli.options import SeedOption, TargetOption
+
 if TYPE_CHECKING:
     from acceptlab.drafters.llama import LlamaStack
     from acceptlab.training.trajectories import GivenPrompt, Progress, TrajectorySettings
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 def command(
     *,
     pair: Annotated[str | None, typer.Option(help="Pair whose target writes (acceptlab pairs list).")] = None,
-    target: Annotated[str | None, typer.Option(help="Target: hub id, folder or .gguf file.")] = None,
+    target: TargetOption = None,
     prompts: Annotated[
         str | None,
         typer.Option(help="Prompt set or file to answer; left out, the target writes its own prompts."),
@@ -25,7 +27,7 @@ def command(
     answers_per_prompt: Annotated[int, typer.Option(min=1, help="Answers to each prompt.")] = 2,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest answer, in tokens.")] = 200,
     batch_size: Annotated[int, typer.Option(min=1, help="Answers sampled at once; one part a batch.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random streams.")] = 0,
+    seed: SeedOption = 0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Answer by argmax instead of sampling.")] = False,
     features: Annotated[
         bool, typer.Option(help="Keep the target's hidden states, which training needs (1.2 kB a token).")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from acceptlab.audit.request import AuditRequest
+from acceptlab.cli.audit import AuditOptions
+from acceptlab.cli.collect import CollectOptions
 from acceptlab.cli.options import DecodingOptions, comma_list, spread_options
 from acceptlab.run import Request
 
@@ -52,6 +56,11 @@ def test_bounds_and_help_of_a_group_hold(app: typer.Typer) -> None:
     assert command.help == "Show all."
     assert [parameter.name for parameter in command.params] == ["size", "name", "word", "loud"]
     assert {"--called", "--size"} <= {name for parameter in command.params for name in parameter.opts}
+
+
+def test_the_defaults_of_collect_and_of_the_audit_are_those_of_their_requests() -> None:
+    assert CollectOptions().request() == Request()
+    assert AuditRequest(folder=Path(), **asdict(AuditOptions())) == AuditRequest(folder=Path())
 
 
 def test_decoding_options_make_a_request() -> None:
