@@ -23,7 +23,7 @@ from acceptlab.rules import Rule, parse_rule
 from acceptlab.sampling import where_float64
 from acceptlab.theory.certificates import thresholds_from_head
 from acceptlab.tree import Tree
-from acceptlab.vocab_sums import DRAFT, TARGET, Head, Sums, full_sums, head_of
+from acceptlab.vocab_sums import DRAFT, TARGET, Head, Sums, full_sums
 
 Columns = dict[str, Any]
 
@@ -77,19 +77,18 @@ def measure(
         RunError: logits that are nan or infinite.
     """
     logits = (where_float64(contexts.target_logits), where_float64(contexts.draft_logits))
-    heads = tuple(head_of(each) for each in logits)
     sampling = None if contexts.unwarped else _both(contexts)
-    sums = full_sums(logits, sampling, heads, parent_index, token_ids)
+    sums = full_sums(logits, sampling, parent_index, token_ids)
     columns = sums.scalars
     for side, name in ((TARGET, "target"), (DRAFT, "draft")):
-        probs = sums.head_probs[:, side]
+        ids, probs = sums.heads[side].ids, sums.heads[side].probs
         columns[f"{name}_margin"] = probs[:, 0] - probs[:, 1] if probs.shape[1] > 1 else probs[:, 0]
         columns[f"{name}_top_prob"] = probs[:, 0]
-        columns[f"{name}_argmax"] = heads[side].ids[:, 0]
-        columns[f"{name}_token_ids"] = heads[side].ids[:, :TOP_N]
+        columns[f"{name}_argmax"] = ids[:, 0]
+        columns[f"{name}_token_ids"] = ids[:, :TOP_N]
         columns[f"{name}_probs"] = probs[:, :TOP_N]
     columns["thresholds_forward"], columns["thresholds_reverse"] = thresholds_from_head(
-        sums.head_probs[:, TARGET],
+        sums.heads[TARGET].probs,
         columns["target_entropy"],
         logits[TARGET].shape[1],
         lambda rows: _softmax_rows(logits[TARGET], rows),
@@ -97,7 +96,7 @@ def measure(
         rest_sum=sums.rest,
     )
     tokens = token_ids.numpy()
-    ranks = [_ranks(logits[side], heads[side], parent_index, tokens) for side in (DRAFT, TARGET)]
+    ranks = [_ranks(logits[side], sums.heads[side], parent_index, tokens) for side in (DRAFT, TARGET)]
     node_probs = _sampling_probs(contexts, sums, parent_index, token_ids)
     return Measured(columns, _node_columns(columns, parent_index, tree, node_probs, ranks))
 

@@ -1,13 +1,17 @@
-"""The largest entries of long rows. Plain `topk` reads a row with a heap; here whole columns of it drop out first."""
+"""The largest entries of long rows. Plain `topk` reads a row with a heap; here all but a few entries drop out first."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 _FOLD = 32
-"""A row is folded into so many strips; a column of the fold is looked at only if its maximum is among the k largest."""
+"""A row is folded into so many strips, and an entry is looked at only if it reaches the k-th largest column maximum."""
+
+_CROWD = 16
+"""Where more than so many times k entries reach it, many are equal: plain `topk` then."""
 
 
 def top(
@@ -15,21 +19,31 @@ def top(
 ) -> tuple[Float[Tensor, "rows k"], Int64[Tensor, "rows k"]]:
     """The k largest entries of every row, largest first, and where they are; equal ones in any order.
 
-    At least k entries of the k columns with the largest maxima reach the smallest of those maxima, and nothing outside
-    of them exceeds it, so the values are those of `topk`.
+    At least k entries reach the k-th largest of the column maxima, and all that are among the k largest do, so the
+    values are those of `topk`.
     """
-    n_columns = scores.shape[1] // _FOLD
-    if scores.device.type != "cpu" or n_columns < 4 * k:
-        values, ids = scores.topk(k)
-        return values, ids
-    folded = scores[:, : _FOLD * n_columns].view(-1, _FOLD, n_columns)
-    columns = folded.amax(dim=1).topk(k, sorted=False).indices[:, None].expand(-1, _FOLD, -1)
-    found = folded.gather(2, columns).flatten(1)
-    places = (columns + n_columns * torch.arange(_FOLD)[:, None]).flatten(1)
-    n_left = scores.shape[1] - _FOLD * n_columns
-    if n_left:
-        rest = torch.arange(scores.shape[1] - n_left, scores.shape[1]).expand(len(scores), -1)
-        found = torch.cat([found, scores[:, -n_left:]], dim=1)
-        places = torch.cat([places, rest], dim=1)
-    values, order = found.topk(k)
-    return values, places.gather(1, order)
+    is_plain = scores.device.type == "cpu" and scores.dtype in {torch.float32, torch.float64}
+    if is_plain and scores.shape[1] >= 4 * k * _FOLD:
+        rows = [_top_of_row(row, k) for row in scores.detach().numpy()]
+        found = [row for row in rows if row is not None]
+        if rows and len(found) == len(rows):
+            values, ids = (np.stack(each) for each in zip(*found, strict=True))
+            return torch.from_numpy(values), torch.from_numpy(ids)
+    largest, places = scores.topk(k)
+    return largest, places
+
+
+def _top_of_row(
+    row: Float[np.ndarray, " vocab"], k: int
+) -> tuple[Float[np.ndarray, " k"], Int64[np.ndarray, " k"]] | None:
+    """The same of one row; None where it has a nan, which `topk` puts first, or where too many entries are equal."""
+    n_columns = len(row) // _FOLD
+    maxima = row[: _FOLD * n_columns].reshape(_FOLD, n_columns).max(axis=0)
+    largest = np.partition(maxima, n_columns - k)[n_columns - k :]
+    places = np.flatnonzero(~(row < largest[0]))
+    found = row[places]
+    # a nan is not below anything, so it is among those found
+    if not k <= len(places) <= _CROWD * k or np.isnan(found).any():
+        return None
+    order = np.argsort(-found, kind="stable")[:k]
+    return found[order], places[order]

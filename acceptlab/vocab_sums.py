@@ -6,7 +6,7 @@ measure costs, so each row is read from memory once: on a CPU row by row, in buf
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -32,45 +32,28 @@ class Head:
     `certain` says how many of them are ranked for certain: a logit that ties with the last one may also stand outside.
     """
 
-    logits: Float[np.ndarray, "contexts head"]
     ids: Int[np.ndarray, "contexts head"]
+    probs: Float[np.ndarray, "contexts head"]
     certain: Int[np.ndarray, " contexts"]
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What needs every token of the vocabulary: scalars of the contexts, and probabilities of single tokens.
+    """What needs every token of the vocabulary: scalars of the contexts, and model probabilities of single tokens.
 
-    `head_probs` (contexts, 2, head) and `node_probs` (nodes, 2) hold model probabilities, the target's first;
-    `rest` is the target's mass outside of its head.
+    `heads` holds the target's first, as do the columns of `node_probs`; `rest` is the target's mass outside of its
+    head.
     """
 
     scalars: dict[str, Any]
-    head_probs: Float[np.ndarray, "contexts 2 head"]
+    heads: tuple[Head, Head]
     rest: Float[np.ndarray, " contexts"]
     node_probs: Float[np.ndarray, "nodes 2"]
 
 
-def head_of(logits: Float[Tensor, "contexts vocab"]) -> Head:
-    """The most probable tokens of every context."""
-    values, ids = top(logits, min(HEAD, logits.shape[1]))
-    on_cpu, id_rows = values.cpu().numpy(), ids.cpu().numpy()
-    order = np.lexsort((id_rows, -on_cpu), axis=-1)
-    certain = (on_cpu > on_cpu[:, -1:]).sum(axis=1)
-    return Head(np.take_along_axis(on_cpu, order, -1), np.take_along_axis(id_rows, order, -1), certain)
-
-
-@lru_cache(maxsize=4)
-def _workspace(n_rows: int, vocab: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Buffers of a block: the logits and the weights of both models, and one more row each."""
-    both = torch.empty((n_rows, 2, vocab), dtype=torch.float64, device=device)
-    return both, torch.empty_like(both), torch.empty((n_rows, vocab), dtype=torch.float64, device=device)
-
-
 def full_sums(
-    logits: tuple[Tensor, ...],
-    sampling: tuple[Tensor, ...] | None,
-    heads: tuple[Head, ...],
+    logits: tuple[Tensor, Tensor],
+    sampling: tuple[Tensor, Tensor] | None,
     parent_index: Int[np.ndarray, " nodes"],
     token_ids: Int[Tensor, " nodes"],
 ) -> Sums:
@@ -81,7 +64,6 @@ def full_sums(
     Args:
         logits: the target's and the draft's.
         sampling: their sampling distributions, for the overlap; None where they are the model distributions.
-        heads: the most probable tokens of both.
         parent_index: row of the context of every node.
         token_ids: the nodes' tokens, on the CPU.
 
@@ -90,117 +72,117 @@ def full_sums(
     """
     n_rows, vocab = logits[TARGET].shape
     device = logits[TARGET].device
-    width = heads[TARGET].ids.shape[1]
-    places, wanted = _wanted_ids(heads, parent_index, token_ids.numpy())
-    raw = _Raw.empty(n_rows, wanted.shape[2], device)
-    tops = torch.from_numpy(np.stack([head.logits[:, :1] for head in heads], axis=1)).to(device).double()
-    if not bool(tops.isfinite().all()):
-        raise RunError("a model gave logits that are nan or infinite: try --dtype float32")
-    ids = torch.from_numpy(wanted).to(device)
+    raw = _Raw.empty(n_rows, min(HEAD, vocab), device)
     size = 1 if device.type == "cpu" else max(n_rows, 1)
     for start in range(0, n_rows, size):
         block = slice(start, min(start + size, n_rows))
-        _add_block(raw, logits, sampling, tops, ids, width, block, _workspace(size, vocab, device))
+        _add_block(raw, logits, sampling, block, _workspace(size, vocab, device))
+    values, ids = _ordered(raw.values.cpu().numpy(), raw.ids.cpu().numpy())
+    tops = values[:, :, :1]
+    if not np.isfinite(tops).all():
+        raise RunError("a model gave logits that are nan or infinite: try --dtype float32")
     on_cpu = raw.on_cpu()
-    probs = on_cpu.weights / on_cpu.totals[:, :, None]
+    probs = np.exp(values - tops) / on_cpu.totals[:, :, None]
+    certain = (values > values[:, :, -1:]).sum(axis=-1)
+    places = torch.from_numpy(parent_index).to(device), token_ids.to(device)
+    of_nodes = torch.stack([side[places] for side in logits], dim=1).double().cpu().numpy()
     return Sums(
         _scalars(on_cpu, logits, sampling is None),
-        probs[:, :, :width],
+        (
+            Head(ids[:, TARGET], probs[:, TARGET], certain[:, TARGET]),
+            Head(ids[:, DRAFT], probs[:, DRAFT], certain[:, DRAFT]),
+        ),
         on_cpu.rest / on_cpu.totals[:, TARGET],
-        probs[parent_index, :, places],
+        np.exp(of_nodes - tops[parent_index, :, 0]) / on_cpu.totals[parent_index],
     )
 
 
-def _wanted_ids(
-    heads: tuple[Head, ...], parent_index: Int[np.ndarray, " nodes"], tokens: Int[np.ndarray, " nodes"]
-) -> tuple[Int[np.ndarray, " nodes"], Int[np.ndarray, "contexts 2 ids"]]:
-    """Tokens whose probabilities are wanted: each model's head, then the nodes' tokens; and the nodes' places there."""
-    n_rows, width = heads[TARGET].ids.shape
-    places = np.zeros(len(tokens), dtype=np.int64)
-    seen = np.full(n_rows, width)
-    for node, row in enumerate(parent_index.tolist()):
-        places[node] = seen[row]
-        seen[row] += 1
-    ids = np.zeros((n_rows, 2, int(seen.max(initial=width))), dtype=np.int64)
-    for side in (TARGET, DRAFT):
-        ids[:, side, :width] = heads[side].ids
-        ids[parent_index, side, places] = tokens
-    return places, ids
+@lru_cache(maxsize=4)
+def _workspace(n_rows: int, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Buffers of a block, for both models."""
+    both = torch.empty((n_rows, 2, vocab), dtype=torch.float64, device=device)
+    return both, torch.empty_like(both)
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """Sums over the vocabulary of softmax weights exp(logit - largest logit), a row a context.
-
-    `totals` [context, model]; `products` [context, whose shifted logits, under whose weights]; `affinity` is the sum
-    of the root of both weights; `overlap` is over the draft's total where the distributions are not warped; `weights`
-    are those of single tokens; `rest` is the target's without its head.
-    """
-
-    totals: Tensor
-    products: Tensor
-    affinity: Tensor
-    overlap: Tensor
-    rest: Tensor
-    weights: Tensor
-
-    @classmethod
-    def empty(cls, n_rows: int, n_ids: int, device: torch.device) -> _Raw:
-        shapes = ((n_rows, 2), (n_rows, 2, 2), (n_rows,), (n_rows,), (n_rows,), (n_rows, 2, n_ids))
-        return cls(*(torch.empty(shape, dtype=torch.float64, device=device) for shape in shapes))
-
-    def on_cpu(self) -> _RawOnCpu:
-        """Everything in one transfer."""
-        tensors = [getattr(self, field.name) for field in fields(self)]
-        flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu().numpy()
-        bounds = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
-        parts = np.split(flat, bounds)
-        return _RawOnCpu(*(part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)))
+def _ordered(
+    values: Float[np.ndarray, "contexts 2 head"], ids: Int[np.ndarray, "contexts 2 head"]
+) -> tuple[Float[np.ndarray, "contexts 2 head"], Int[np.ndarray, "contexts 2 head"]]:
+    """Sorted values with equal ones by lower id."""
+    if not (values[..., 1:] == values[..., :-1]).any():
+        return values, ids
+    order = np.lexsort((ids, -values), axis=-1)
+    return np.take_along_axis(values, order, -1), np.take_along_axis(ids, order, -1)
 
 
 @dataclass(frozen=True)
 class _RawOnCpu:
-    """The same as numpy arrays."""
+    """Sums over the vocabulary of softmax weights exp(logit - largest logit), a row a context.
+
+    `totals` [context, model]; `products` [context, whose shifted logits, under whose weights]; `affinity` is the sum
+    of the root of both weights; `overlap` is over the draft's total where the distributions are not warped; `rest` is
+    the sum of the target's weights without its head.
+    """
 
     totals: Float[np.ndarray, "contexts 2"]
     products: Float[np.ndarray, "contexts 2 2"]
     affinity: Float[np.ndarray, " contexts"]
     overlap: Float[np.ndarray, " contexts"]
     rest: Float[np.ndarray, " contexts"]
-    weights: Float[np.ndarray, "contexts 2 ids"]
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """The same on the device, side by side in `sums`, and the largest logits of both models with their tokens."""
+
+    sums: Float[Tensor, "contexts 9"]
+    values: Float[Tensor, "contexts 2 head"]
+    ids: Int[Tensor, "contexts 2 head"]
+
+    @classmethod
+    def empty(cls, n_rows: int, width: int, device: torch.device) -> _Raw:
+        return cls(
+            torch.empty((n_rows, 9), dtype=torch.float64, device=device),
+            torch.empty((n_rows, 2, width), dtype=torch.float64, device=device),
+            torch.empty((n_rows, 2, width), dtype=torch.int64, device=device),
+        )
+
+    def on_cpu(self) -> _RawOnCpu:
+        """Everything in one transfer."""
+        sums = self.sums.cpu().numpy()
+        return _RawOnCpu(sums[:, :2], sums[:, 2:6].reshape(-1, 2, 2), sums[:, 6], sums[:, 7], sums[:, 8])
 
 
 def _add_block(
     raw: _Raw,
-    logits: tuple[Tensor, ...],
-    sampling: tuple[Tensor, ...] | None,
-    tops: Float[Tensor, "contexts 2 1"],
-    ids: Int[Tensor, "contexts 2 ids"],
-    width: int,
+    logits: tuple[Tensor, Tensor],
+    sampling: tuple[Tensor, Tensor] | None,
     block: slice,
-    workspace: tuple[Tensor, Tensor, Tensor],
+    workspace: tuple[Tensor, Tensor],
 ) -> None:
     """Write the sums of some contexts into `raw`, in buffers that are used again and again."""
-    shifted, weights, spare = (buffer[: block.stop - block.start] for buffer in workspace)
+    shifted, weights = (buffer[: block.stop - block.start] for buffer in workspace)
+    of_target, of_draft = weights[:, TARGET], weights[:, DRAFT]
+    sums, values, ids = raw.sums[block], raw.values[block], raw.ids[block]
     for side in (TARGET, DRAFT):
+        values[:, side], ids[:, side] = top(logits[side][block], values.shape[2])
         shifted[:, side].copy_(logits[side][block])
-    torch.exp(shifted.sub_(tops[block]), out=weights)
-    totals = torch.sum(weights, dim=-1, out=raw.totals[block])
-    torch.bmm(shifted, weights.transpose(1, 2), out=raw.products[block])
-    torch.mul(weights[:, TARGET], weights[:, DRAFT], out=spare)
-    torch.sum(spare.sqrt_(), dim=-1, out=raw.affinity[block])
+    torch.exp(shifted.sub_(values[:, :, :1]), out=weights)
+    totals = torch.sum(weights, dim=-1, out=sums[:, :2])
+    torch.bmm(shifted, weights.transpose(1, 2), out=sums[:, 2:6].unflatten(1, (2, 2)))
+    spare = shifted[:, TARGET]  # not needed any more, and still in the cache
+    torch.mul(of_target, of_draft, out=spare)
+    torch.sum(spare.sqrt_(), dim=-1, out=sums[:, 6])
     if sampling is None:
-        torch.mul(weights[:, TARGET], totals[:, DRAFT:] / totals[:, :DRAFT], out=spare)
-        torch.minimum(spare, weights[:, DRAFT], out=spare)
+        torch.mul(of_target, totals[:, DRAFT:] / totals[:, :DRAFT], out=spare)
+        torch.minimum(spare, of_draft, out=spare)
     else:
         torch.minimum(*(probs[block].to(spare.device) for probs in sampling), out=spare)
-    torch.sum(spare, dim=-1, out=raw.overlap[block])
-    torch.gather(weights, 2, ids[block], out=raw.weights[block])
-    weights[:, TARGET].scatter_(1, ids[block, TARGET, :width], 0.0)
-    torch.sum(weights[:, TARGET], dim=-1, out=raw.rest[block])
+    torch.sum(spare, dim=-1, out=sums[:, 7])
+    of_target.scatter_(1, ids[:, TARGET], 0.0)
+    torch.sum(of_target, dim=-1, out=sums[:, 8])
 
 
-def _scalars(raw: _RawOnCpu, logits: tuple[Tensor, ...], unwarped: bool) -> dict[str, Any]:
+def _scalars(raw: _RawOnCpu, logits: tuple[Tensor, Tensor], unwarped: bool) -> dict[str, Any]:
     """Measures of the contexts from raw sums.
 
     With the largest logit taken off, log prob = logit - log total: every expectation of a log probability is one of
@@ -231,7 +213,7 @@ def _scalars(raw: _RawOnCpu, logits: tuple[Tensor, ...], unwarped: bool) -> dict
 
 
 def _products_with_zeros(
-    logits: tuple[Tensor, ...], rows: Int[np.ndarray, " rows"]
+    logits: tuple[Tensor, Tensor], rows: Int[np.ndarray, " rows"]
 ) -> Float[np.ndarray, "rows 2 2"]:
     """`_Raw.products` of some contexts, term by term."""
     picked = torch.stack([side[torch.from_numpy(rows).to(side.device)] for side in logits], dim=1).double()

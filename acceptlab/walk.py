@@ -93,8 +93,27 @@ def walk(
     A tested node is accepted if its uniform is below its acceptance probability; so 0 never and 1 always
     passes.
     """
-    test, reach = reach_probs(tree, (uniforms < accept_prob).astype(np.float64), blocked)
+    passes = uniforms < accept_prob
+    if passes.ndim == 1:
+        return _walk_one(tree, passes, blocked)
+    test, reach = reach_probs(tree, passes.astype(np.float64), blocked)
     return np.where(reach > 0, ACCEPTED, np.where(test > 0, REJECTED, UNTESTED)).astype(np.int8)
+
+
+def _walk_one(
+    tree: Tree, passes: Bool[np.ndarray, " nodes"], blocked: Bool[np.ndarray, " nodes"] | None
+) -> Int8[np.ndarray, " nodes"]:
+    """The same for one step, along its path only."""
+    outcome = np.full(tree.n_nodes, UNTESTED, dtype=np.int8)
+    siblings = list(tree.children[0])
+    while siblings:
+        node = siblings.pop(0)
+        if blocked is not None and blocked[node]:
+            continue
+        outcome[node] = ACCEPTED if passes[node] else REJECTED
+        if passes[node]:
+            siblings = list(tree.children[node + 1])
+    return outcome
 
 
 def accepted_path(outcome: Int8[np.ndarray, " nodes"]) -> tuple[int, ...]:

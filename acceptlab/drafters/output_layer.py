@@ -96,5 +96,5 @@ class CutOutput(nn.Module):
     def expand(self, logits: Float[Tensor, "*rows classes"]) -> Float[Tensor, "*rows vocab"]:
         """Logits over the whole vocabulary: the same distribution, the rest class split by its shares."""
         full = logits[..., -1:] + self.rest_log_shares
-        full[..., self.token_ids.long()] = logits[..., :-1]
+        full[..., self.token_ids] = logits[..., :-1]
         return full

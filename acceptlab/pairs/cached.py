@@ -19,12 +19,13 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from acceptlab.pairs.fused import Part
 from acceptlab.pairs.lean import LeanModel, can_run_lean
+from acceptlab.pairs.packed import few_rows
 from acceptlab.passes import Pass
 
 _FIRST_CAPACITY = 256
 _PLAIN_AFTER = 3
-"""After so many one-row passes without another the plain weights are used: stepping token by token is a little faster
-on them, but they take memory that speculation, where single rows are rare, can do without."""
+"""After so many passes of few rows (`packed.few_rows`) without another the plain weights are used: stepping token by
+token, or with a token or two drafted, is faster on them, but they take memory that larger trees can do without."""
 
 
 class _SlotLayer(DynamicLayer):  # type: ignore[misc]
@@ -130,7 +131,7 @@ class CachedModel:
     def reset(self) -> None:
         """Empty the cache and give its buffers back."""
         self._n_slots = 0
-        self._n_single = 0
+        self._n_short = 0
         self._cache = Cache(layer_class_to_replicate=_SlotLayer)
         self._slots = self._lean.new_cache() if self._lean else None
 
@@ -183,7 +184,7 @@ class CachedModel:
             sizes.append(len(each.token_ids))
             parts.append(Part(each.model._slots, sizes[-1], each.visible))
             each.model._n_slots += sizes[-1]
-            each.model._n_single = 0
+            each.model._n_short = 0
         token_ids = torch.cat([each.token_ids for each in passes])
         logits = self._lean.run(token_ids, torch.cat([each.positions for each in passes]), parts)
         assert logits is not None
@@ -195,13 +196,13 @@ class CachedModel:
         assert self._lean is not None
         assert self._slots is not None
         n_rows = len(token_ids)
-        self._n_single = self._n_single + 1 if n_rows == 1 else 0
+        self._n_short = self._n_short + 1 if n_rows <= few_rows() else 0
         logits = self._lean.run(
             token_ids,
             positions,
             [Part(self._slots, n_rows, visible)],
             with_logits=visible is not None,
-            plain=self._n_single > _PLAIN_AFTER,
+            plain=self._n_short > _PLAIN_AFTER,
         )
         self._n_slots += n_rows
         return logits

@@ -118,6 +118,8 @@ class _Layer:
         self._o = Packed(weights.o)
         self._gate_up = Packed(torch.cat([weights.gate, weights.up]) * self._after)
         self._down = Packed(weights.down)
+        self._plain_qkv = _joined(weights.q, weights.k, weights.v)
+        self._plain_gate_up = _joined(weights.gate, weights.up)
 
     def packed(self) -> tuple[Packed, ...]:
         """All packed weights."""
@@ -128,8 +130,7 @@ class _Layer:
         if not plain:
             return self._qkv.linear(x)
         x = x * self._before
-        wanted = (self.weights.q, self.weights.k, self.weights.v)
-        return torch.cat([functional.linear(x, weight) for weight in wanted], dim=-1)
+        return _side_by_side([functional.linear(x, weight) for weight in self._plain_qkv])
 
     def add_o(self, attended: Tensor, x: Tensor, plain: bool) -> Tensor:
         """The output projection and the residual."""
@@ -139,12 +140,38 @@ class _Layer:
         """The gated feed-forward block and the residual."""
         if plain:
             normed = normed * self._after
-            gate = functional.silu(functional.linear(normed, self.weights.gate))
-            return x + functional.linear(
-                gate.mul_(functional.linear(normed, self.weights.up)), self.weights.down
-            )
+            found = [functional.linear(normed, weight) for weight in self._plain_gate_up]
+            gate, up = found if len(found) > 1 else found[0].chunk(2, dim=-1)
+            return x + functional.linear(functional.silu(gate).mul_(up), self.weights.down)
         gate, up = self._gate_up.linear(normed).chunk(2, dim=-1)
         return self._down.linear_add(functional.silu(gate).mul_(up), x)
+
+
+def _joined(*weights: Float[Tensor, "_ size"]) -> tuple[Tensor, ...]:
+    """The weights as one matrix where they lie one behind the other in memory, else as they are."""
+    first = weights[0]
+    ends = [weight.data_ptr() + weight.nbytes for weight in weights[:-1]]
+    is_one = all(weight.is_contiguous() for weight in weights) and all(
+        end == after.data_ptr() and after.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        for end, after in zip(ends, weights[1:], strict=True)
+    )
+    if not is_one:
+        return weights
+    return (first.as_strided((sum(len(weight) for weight in weights), first.shape[1]), first.stride()),)
+
+
+def _side_by_side(columns: Sequence[Float[Tensor, "rows _"]]) -> Float[Tensor, "rows all"]:
+    return columns[0] if len(columns) == 1 else torch.cat(list(columns), dim=-1)
+
+
+def join(layers: Iterable[Any]) -> None:
+    """Move the weights of modules (see `LlamaWeights.of`) so that products over the same input are one product."""
+    for layer in layers:
+        for names, block in (("qkv", layer.self_attn), (("gate", "up"), layer.mlp)):
+            parts = [getattr(block, f"{name}_proj").weight for name in names]
+            places = torch.cat([part.detach() for part in parts]).split([len(part) for part in parts])
+            for part, place in zip(parts, places, strict=True):
+                part.data = place
 
 
 _PACKED_LAYERS: WeakValueDictionary[tuple[int, ...], _Layer] = WeakValueDictionary()
@@ -161,18 +188,52 @@ def _packed_layer(weights: LlamaWeights) -> _Layer:
     return layer
 
 
+class _RotaryTables:
+    """Cosines and sines of all positions so far, made once: the rotary embedding has to depend on nothing else.
+
+    x cos + rotate_half(x) sin is x cos + roll(x) sin with the first half of sin negative. Attention's scale goes to
+    the queries by way of these tables; values pass through them unchanged.
+    """
+
+    def __init__(self, rotary: Rotary, sizes: LlamaSizes) -> None:
+        self._rotary = rotary
+        self._factors = torch.tensor([sizes.head_dim**-0.5, 1.0, 0.0])[:, None]
+        counts = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
+        self._kinds = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
+        self._half = sizes.head_dim // 2
+        self._cos = self._sin = torch.empty((0, 3, sizes.head_dim))
+
+    def at(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
+        """Tables (rows, heads, dim) for queries, keys and values side by side."""
+        end = int(positions.max()) + 1
+        if end > len(self._cos):
+            self._grow(max(end, 2 * len(self._cos), FIRST_CAPACITY))
+        place = positions[:, None]
+        return self._cos[place, self._kinds], self._sin[place, self._kinds]
+
+    def _grow(self, n: int) -> None:
+        cos, sin = self._rotary(torch.arange(n))
+        sin = torch.cat([-sin[:, : self._half], sin[:, self._half :]], dim=-1)
+        self._cos, self._sin = cos[:, None] * self._factors, sin[:, None] * self._factors
+        self._cos[:, 2] = 1.0
+
+
 class FusedLlama:
     """Llama decoder layers that run on packed weights."""
 
-    def __init__(self, layers: Iterable[LlamaWeights], sizes: LlamaSizes, rotary: Rotary) -> None:
+    def __init__(
+        self,
+        layers: Iterable[LlamaWeights],
+        final_norm: Float[Tensor, " size"],
+        sizes: LlamaSizes,
+        rotary: Rotary,
+    ) -> None:
         self.sizes = sizes
-        self._rotary = rotary
         self._layers = [_packed_layer(weights) for weights in layers]
         size = self._layers[0].weights.q.shape[1]
         self._root_eps = torch.tensor((size * sizes.rms_eps) ** 0.5)
-        # attention's scale goes to the queries by way of the rotary tables; values pass through them unchanged
-        self._factor = torch.ones(sizes.n_heads + sizes.n_kv_heads, 1)
-        self._factor[: sizes.n_heads] = sizes.head_dim**-0.5
+        self._output_scale = final_norm * size**0.5
+        self._tables = _RotaryTables(rotary, sizes)
 
     def packed(self) -> Iterator[Packed]:
         """The packed weights of all layers."""
@@ -200,7 +261,7 @@ class FusedLlama:
 
         `plain` takes the weights as they were before packing: a little faster for one row.
         """
-        cos, sin = self._tables(positions)
+        cos, sin = self._tables.at(positions)
         spans = [part.cache.open(part.n_rows) for part in parts]
         bounds = _bounds(parts)
         biases = [_bias(part, self._group) for part in parts]
@@ -225,17 +286,9 @@ class FusedLlama:
         normed: Tensor = x / norm.hypot_(self._root_eps)
         return normed
 
-    def _tables(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
-        """Rotary tables (rows, heads, dim) for queries, keys and values side by side.
-
-        x cos + rotate_half(x) sin is x cos + roll(x) sin with the first half of sin negative.
-        """
-        cos, sin = self._rotary(positions)
-        half = self.sizes.head_dim // 2
-        sin = torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)
-        same = torch.ones(len(positions), self.sizes.n_kv_heads, self.sizes.head_dim)
-        rotated = (cos[:, None] * self._factor, sin[:, None] * self._factor)
-        return torch.cat([rotated[0], same], dim=1), torch.cat([rotated[1], torch.zeros_like(same)], dim=1)
+    def final(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows size"]:
+        """The norm before the output layer."""
+        return self._normed(x).mul_(self._output_scale)
 
     def _attend(
         self, heads: Float[Tensor, "rows heads dim"], buffer: Tensor, span: slice, bias: Tensor | None

@@ -29,6 +29,10 @@ def can_run_lean(model: PreTrainedModel) -> bool:
         return False
     if getattr(model.config, "hidden_act", None) != "silu":
         return False
+    # tables of positions are kept, so they must not change with the length of the text
+    rope = str(getattr(model.base_model.rotary_emb, "rope_type", "default"))
+    if "dynamic" in rope or "longrope" in rope:
+        return False
     if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
         return False
     linears = [module for layer in model.base_model.layers for module in _linears(layer)]
@@ -67,7 +71,9 @@ class LeanModel:
             rms_eps=config.rms_norm_eps,
         )
         with torch.no_grad():
-            self._layers = FusedLlama(_weights(self._base.layers), sizes, self._rotary)
+            self._layers = FusedLlama(
+                _weights(self._base.layers), self._base.norm.weight.detach(), sizes, self._rotary
+            )
             self._output = Packed(self._output_weight)
         use_large_pages([*self._layers.packed(), self._output])
         self.release_plain()
@@ -97,7 +103,8 @@ class LeanModel:
     ) -> Float[Tensor, "rows vocab"] | None:
         """One pass over the rows of all parts; logits of every row, or None where they are not wanted."""
         x = self._layers.run(self._base.embed_tokens.weight[token_ids], positions, parts, plain=plain)
-        normed: Tensor = self._base.norm(x[None])[0]
+        norm = self._base.norm
+        normed: Tensor = norm(x[None])[0] if norm._forward_hooks else self._layers.final(x)
         if not with_logits:
             return None
         return functional.linear(normed, self._output_weight) if plain else self._output.linear(normed)

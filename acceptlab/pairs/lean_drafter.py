@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from acceptlab.drafters.model import DrafterModel
-from acceptlab.pairs.fused import FusedLlama, LlamaSizes, LlamaWeights, Part
-from acceptlab.pairs.packed import Packed, is_available, use_large_pages
+from acceptlab.pairs.fused import FusedLlama, LlamaSizes, LlamaWeights, Part, join
+from acceptlab.pairs.packed import Packed, few_rows, is_available, use_large_pages
 from acceptlab.passes import Pass
 
 
@@ -23,7 +24,7 @@ def can_draft_lean(model: DrafterModel) -> bool:
 
 
 class LeanDrafter(DrafterModel):
-    """Runs a `CausalDrafter` on packed weights, single rows on the plain ones."""
+    """Runs a `CausalDrafter` on packed weights, few rows on the plain ones."""
 
     is_lean = True
 
@@ -31,7 +32,10 @@ class LeanDrafter(DrafterModel):
         drafter, shape = model.drafter, model.drafter.shape
         sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
         with torch.no_grad():
-            self._layers = FusedLlama(map(LlamaWeights.of, drafter.layers), sizes, self._rotary)
+            join(drafter.layers)
+            self._layers = FusedLlama(
+                map(LlamaWeights.of, drafter.layers), drafter.norm.weight.detach(), sizes, self._rotary
+            )
         super().__init__(drafter, model.name)
         self._output = Packed(self._weight)
         use_large_pages([*self._layers.packed(), self._output])
@@ -79,12 +83,12 @@ class LeanDrafter(DrafterModel):
     def _pass(self, token_ids: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         n_rows = len(token_ids)
         part = Part(self._slots, n_rows, visible)
-        return self._layers.run(self.drafter.embed(token_ids), positions, [part], plain=n_rows == 1)
+        return self._layers.run(self.drafter.embed(token_ids), positions, [part], plain=n_rows <= few_rows())
 
     def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
-        output, hidden = self.drafter.output, self.drafter.norm(x)
-        if len(hidden) == 1:
-            return output.expand(output(hidden, self._weight))
+        output, hidden = self.drafter.output, self._layers.final(x)
+        if len(hidden) <= few_rows():
+            return output.expand(functional.linear(hidden, self._weight, output.bias))
         return output.expand(self._output.linear(hidden).add_(output.bias))
 
     @torch.inference_mode()

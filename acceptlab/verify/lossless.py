@@ -51,26 +51,32 @@ def sampled_siblings(
     n_rows, n_siblings = tokens.shape
     # the last test reads one number a row, so what it divides by is not divided into whole rows
     masses: list[Tensor | None] = [None, None]
+    removed: Tensor | None = None
+    on_cpu = target.device.type == "cpu"
     for rank in range(n_siblings):
         token = tokens[:, rank : rank + 1]
         wanted, offered = (
             _over(probs.expand(n_rows, -1).gather(1, token), mass)
             for probs, mass in zip((residual, left), masses, strict=True)
         )
+        if removed is not None:
+            offered = offered.masked_fill(token == removed, 0.0)
         accept = (wanted / offered).clamp_(max=1.0).masked_fill_(offered == 0, torch.nan)
         if final or rank + 1 < n_siblings:
             is_read_once = not final and rank + 2 == n_siblings
             excess = (residual - left).clamp_(min=0)
             mass = excess.sum(dim=-1, keepdim=True)
             empty = mass == 0
-            accept = torch.where(empty & (wanted > 0), 1.0, accept)
-            if empty.any():
+            if bool(empty.any()):
+                accept = torch.where(empty & (wanted > 0), 1.0, accept)
                 residual = torch.where(empty, residual, excess.div_(mass))
             elif is_read_once:
                 residual, masses[0] = excess, mass
             else:
                 residual = excess.div_(mass)
-            if not replace and rank + 1 < n_siblings:
+            if not replace and rank + 1 < n_siblings and is_read_once and n_rows == 1 and on_cpu:
+                removed, masses[1] = token, _mass_without(left, int(token))
+            elif not replace and rank + 1 < n_siblings:
                 left = left.expand(n_rows, -1).scatter(1, token, 0.0)
                 mass = left.sum(dim=-1, keepdim=True)
                 mass.masked_fill_(mass == 0, 1.0)
@@ -80,6 +86,12 @@ def sampled_siblings(
                     left.div_(mass)
         accepts.append(accept)
     return torch.cat(accepts, dim=1), residual.expand(n_rows, -1)
+
+
+def _mass_without(probs: Float64[Tensor, "1 vocab"], token: int) -> Float64[Tensor, "1 1"]:
+    """What a row holds beside one token, summed without a copy; 1 where that is nothing."""
+    mass = probs[:, :token].sum(dim=-1, keepdim=True) + probs[:, token + 1 :].sum(dim=-1, keepdim=True)
+    return mass.masked_fill_(mass == 0, 1.0)
 
 
 def _over(values: Tensor, mass: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from acceptlab.engine import decode
 from acceptlab.pairs import packed
 from acceptlab.pairs.cached import CachedModel
+from acceptlab.pairs.fused import LlamaWeights, _Layer, join
 from acceptlab.pairs.layerskip import skip_layers
 from acceptlab.pairs.lean import can_run_lean
 from acceptlab.pairs.pair import pair_from_models
@@ -107,19 +108,44 @@ def test_greedy_text_is_the_same_on_packed_weights(shape: str) -> None:
 
 
 @needs_packing
-def test_single_rows_turn_to_the_plain_weights_and_back() -> None:
-    lean, _ = both("llama")
+@pytest.mark.parametrize("few", [1, 3])
+def test_short_passes_turn_to_the_plain_weights_and_back(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acceptlab.pairs.cached.few_rows", lambda: few)
+    lean, plain = both("llama")
     assert lean._lean is not None
     calls: list[bool] = []
     inner = lean._lean.run
     lean._lean.run = lambda *a, plain, **k: (calls.append(plain), inner(*a, plain=plain, **k))[1]  # type: ignore
-    lean.prefill(PROMPT)
-    for position in range(7, 12):
-        lean.forward(
-            torch.tensor([1]), torch.tensor([position]), torch.ones((1, position + 1), dtype=torch.bool)
-        )
-    lean.forward(torch.tensor([1, 2]), torch.tensor([12, 13]), torch.ones((2, 14), dtype=torch.bool).tril(12))
-    assert calls == [False, False, False, False, True, True, False]
+    for model in (lean, plain):
+        model.prefill(PROMPT)
+    start = len(PROMPT)
+    for n_rows in (1, 1, 1, 1, 1, few, few, few + 1, few):
+        places = torch.arange(start, start + n_rows)
+        visible = torch.arange(start + n_rows)[None, :] <= places[:, None]
+        rows = [model.forward(places * 3 % VOCAB, places, visible) for model in (lean, plain)]
+        torch.testing.assert_close(*rows, rtol=0, atol=TOLERANCE)
+        start += n_rows
+    assert calls == [False, False, False, False, True, True, True, True, False, False]
+
+
+@needs_packing
+def test_weights_that_lie_together_are_one_product() -> None:
+    model = tiny_model("llama")
+    layer = model.base_model.layers[0]
+    before = [getattr(layer.self_attn, f"{name}_proj").weight.detach().clone() for name in "qkv"]
+    assert len(_Layer(LlamaWeights.of(layer))._plain_qkv) == 3
+    join([layer])
+    joined = _Layer(LlamaWeights.of(layer))
+    assert [len(weights) for weights in (joined._plain_qkv, joined._plain_gate_up)] == [1, 1]
+    assert torch.equal(joined._plain_qkv[0], torch.cat(before))
+    torch.testing.assert_close(model(PROMPT[None]).logits, tiny_model("llama")(PROMPT[None]).logits)
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_positions_that_depend_on_the_length_are_left_to_transformers(rope_type: str) -> None:
+    model = tiny_model("llama")
+    model.base_model.rotary_emb.rope_type = rope_type
+    assert not can_run_lean(model)
 
 
 @needs_packing
