@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acceptlab.figures import style
-from acceptlab.figures.points import draw_points, legend_above, points_of
+from acceptlab.figures.points import draw_points, points_of
 
 _HEIGHT = 0.8
 
@@ -62,6 +62,6 @@ def figure_backends(frame: pd.DataFrame, caption: str = "") -> Figure:
         figure, panels = style.new_figure(1, 2, width=11.0, height=4.6)
         draw_backend_speeds(frame, panels[0])
         draw_backend_gains(frame, panels[1])
-        legend_above(figure, panels[0])
+        style.legend_above(figure, panels)
         style.add_caption(figure, caption)
         return figure

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from acceptlab.figures import style
-from acceptlab.figures.points import legend_above
 
 _PANELS = {
     "expected_len": ("Predicted accepted length", "tokens per step, without the bonus token"),
@@ -67,14 +66,13 @@ def draw_budget(frame: pd.DataFrame, axes: Axes, quantity: str = "expected_len")
 
 def figure_budget(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The budget table as two panels and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(1, 2, width=11.0, height=5.2)
-        for axes, quantity in zip(panels, _PANELS, strict=True):
-            draw_budget(frame, axes, quantity)
-        legend_above(figure, panels[0])
-        style.add_caption(
-            figure,
-            f"{caption} Solid: best tree of that many nodes; dotted: chain; ring: the fastest choice of a group, "
-            "no speculation and shallower trees included.",
-        )
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_budget,
+        _PANELS,
+        f"{caption} Solid: best tree of that many nodes; dotted: chain; ring: the fastest choice of a group, "
+        "no speculation and shallower trees included.",
+        width=11.0,
+        height=5.2,
+        legend=style.legend_above,
+    )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acceptlab.figures import style
-from acceptlab.figures.points import Points, draw_points, legend_above
+from acceptlab.figures.points import Points, draw_points
 
 _PANELS = {
     "length": "Accepted length, without the bonus token",
@@ -49,11 +49,12 @@ def _short(tree: str) -> str:
 
 def figure_budget_check(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The table as two panels and a caption."""
-    with style.look():
-        height = float(np.clip(0.4 * len(frame) + 2.0, 4.0, 12.0))
-        figure, panels = style.new_figure(1, 2, width=11.0, height=height)
-        for axes, panel in zip(panels, _PANELS, strict=True):
-            draw_budget_check(frame, axes, panel)
-        legend_above(figure, panels[0])
-        style.add_caption(figure, f"{caption} Bars are 95% intervals.")
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_budget_check,
+        _PANELS,
+        f"{caption} Bars are 95% intervals.",
+        width=11.0,
+        height=float(np.clip(0.4 * len(frame) + 2.0, 4.0, 12.0)),
+        legend=style.legend_above,
+    )

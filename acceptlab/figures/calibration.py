@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -47,9 +46,7 @@ def draw_calibration(frame: pd.DataFrame, axes: Axes, outcome: str = "accepted")
             label=group,
             gid=group,
         )
-        low, high = style.column(of_group, "rate_lo"), style.column(of_group, "rate_hi")
-        known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(x[known], low[known], high[known], color=look.colour, linewidth=1.0, alpha=0.7)
+        style.draw_intervals(axes, of_group, "rate", x, look.colour, linewidth=1.0, alpha=0.7)
     axes.set_xlabel("draft's probability of the drafted token")
     axes.set_ylabel(label)
     axes.set_xlim(0.0, 1.0)

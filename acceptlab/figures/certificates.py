@@ -59,9 +59,7 @@ def draw_coverage(frame: pd.DataFrame, axes: Axes, direction: str) -> None:
             label=rule,
             gid=rule,
         )
-        low, high = style.column(of_rule, "coverage_lo"), style.column(of_rule, "coverage_hi")
-        known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(x[known], low[known], high[known], color=look.colour, linewidth=1.0, alpha=0.6)
+        style.draw_intervals(axes, of_rule, "coverage", x, look.colour, linewidth=1.0, alpha=0.6)
     axes.set_xlabel("target's margin (middle of the bin)")
     axes.set_ylabel("share of contexts certified")
     axes.set_xlim(0.0, 1.0)

@@ -28,7 +28,7 @@ def draw_covariance(frame: pd.DataFrame, axes: Axes, quantity: str = "C_k") -> N
     """
     title, label = _PANELS[quantity]
     axes.set_title(title)
-    draw_lines(_by_temperature(frame), axes, "k", quantity, _DODGE, from_zero=False)
+    draw_lines(_by_temperature(frame), axes, "k", quantity, _DODGE, bottom=None)
     if axes.lines:
         axes.axhline(0.0, color=style.GREY, linewidth=0.8)
         axes.set_xlabel("k, position in the window (tokens)")
@@ -38,13 +38,16 @@ def draw_covariance(frame: pd.DataFrame, axes: Axes, quantity: str = "C_k") -> N
 
 def figure_covariance(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The covariance table as four panels with one legend and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(2, 2, width=9.0, height=7.2)
-        for axes, quantity in zip(panels, _PANELS, strict=True):
-            draw_covariance(frame, axes, quantity)
-        style.shared_legend(figure, panels)
-        style.add_caption(figure, f"{caption} Bars are 95% intervals; a missing bar means too few prompts.")
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_covariance,
+        _PANELS,
+        f"{caption} {style.BARS}",
+        n_rows=2,
+        width=9.0,
+        height=7.2,
+        legend=style.shared_legend,
+    )
 
 
 def _by_temperature(frame: pd.DataFrame) -> pd.DataFrame:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from acceptlab.figures import style
+from acceptlab.figures.lines import draw_lines, whole_numbers
 
 _LABELS = {
     "S_d": ("Survival", "S_d (share of drafted steps)"),
@@ -29,34 +28,22 @@ def draw_depth_profile(frame: pd.DataFrame, axes: Axes, quantity: str = "S_d") -
     """
     title, label = _LABELS[quantity]
     axes.set_title(title)
-    if not style.has_values(frame, [quantity]):
-        style.empty_panel(axes, style.why_empty(frame, [quantity]))
-        return
-    groups = list(dict.fromkeys(frame.iloc[:, 0]))
-    for i, group in enumerate(groups):
-        rows = frame[frame.iloc[:, 0] == group]
-        look = style.series(i, pooled=group == "all")
-        values = style.column(rows, quantity)
-        name = str(group) if np.isfinite(values).any() else f"{group} (no data)"
-        x = style.column(rows, "depth") + _DODGE * (i - (len(groups) - 1) / 2)
-        axes.plot(
-            x, values, color=look.colour, marker=look.marker, linestyle=look.line, label=name, gid=str(group)
-        )
-        low, high = style.column(rows, f"{quantity}_lo"), style.column(rows, f"{quantity}_hi")
-        known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(x[known], low[known], high[known], color=look.colour, linewidth=1.2, alpha=0.8)
-    axes.set_xlabel("depth d (tokens below the root)")
-    axes.set_ylabel(label)
-    axes.set_ylim(bottom=-0.02)  # a marker at 0 stays whole
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    draw_lines(frame, axes, "depth", quantity, _DODGE, bottom=-0.02)  # a marker at 0 stays whole
+    if axes.lines:
+        axes.set_xlabel("depth d (tokens below the root)")
+        axes.set_ylabel(label)
+        whole_numbers(axes)
 
 
 def figure_depth_profile(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The depth-profile table as four panels with one legend and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(2, 2, width=9.0, height=7.2)
-        for axes, quantity in zip(panels, _LABELS, strict=True):
-            draw_depth_profile(frame, axes, quantity)
-        style.shared_legend(figure, panels)
-        style.add_caption(figure, f"{caption} Bars are 95% intervals; a missing bar means too few prompts.")
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_depth_profile,
+        _LABELS,
+        f"{caption} {style.BARS}",
+        n_rows=2,
+        width=9.0,
+        height=7.2,
+        legend=style.shared_legend,
+    )

@@ -42,9 +42,7 @@ def draw_entropy(frame: pd.DataFrame, axes: Axes, entropy: str = "draft", outcom
         label = "all depths" if depth is None else f"depth {depth}"
         rho = style.column(of_depth, "rho")
         axes.plot(rho, y, color=look.colour, marker=look.marker, linestyle="none", label=label, gid=label)
-        low, high = style.column(of_depth, "rho_lo"), style.column(of_depth, "rho_hi")
-        known = np.isfinite(low) & np.isfinite(high)
-        axes.hlines(y[known], low[known], high[known], color=look.colour, linewidth=1.2)
+        style.draw_intervals(axes, of_depth, "rho", y, look.colour, is_vertical=False, linewidth=1.2)
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.set_yticks(np.arange(len(groups)), [str(group) for group in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)
@@ -53,11 +51,13 @@ def draw_entropy(frame: pd.DataFrame, axes: Axes, entropy: str = "draft", outcom
 
 def figure_entropy(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The entropy table as six panels with one legend and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(len(_ENTROPIES), len(_OUTCOMES), width=11.0, height=7.4)
-        pairs = [(entropy, outcome) for entropy in _ENTROPIES for outcome in _OUTCOMES]
-        for axes, (entropy, outcome) in zip(panels, pairs, strict=True):
-            draw_entropy(frame, axes, entropy, outcome)
-        style.shared_legend(figure, panels)
-        style.add_caption(figure, f"{caption} Bars are 95% intervals; a missing bar means too few prompts.")
-        return figure
+    return style.panel_figure(
+        frame,
+        lambda table, axes, pair: draw_entropy(table, axes, *pair),
+        [(entropy, outcome) for entropy in _ENTROPIES for outcome in _OUTCOMES],
+        f"{caption} {style.BARS}",
+        n_rows=len(_ENTROPIES),
+        width=11.0,
+        height=7.4,
+        legend=style.shared_legend,
+    )

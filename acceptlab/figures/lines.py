@@ -11,7 +11,7 @@ from acceptlab.figures import style
 
 
 def draw_lines(
-    frame: pd.DataFrame, axes: Axes, x: str, quantity: str, dodge: float = 0.0, *, from_zero: bool = True
+    frame: pd.DataFrame, axes: Axes, x: str, quantity: str, dodge: float = 0.0, *, bottom: float | None = 0.0
 ) -> None:
     """Draw a quantity against a column, a line a group (the first column), with intervals.
 
@@ -21,7 +21,7 @@ def draw_lines(
         x: column of the horizontal axis.
         quantity: what to draw; its interval is in the columns `_lo` and `_hi`.
         dodge: how far the groups stand apart, so that intervals do not hide each other.
-        from_zero: let the vertical axis begin at 0; a quantity that can be negative does not.
+        bottom: where the vertical axis begins; None for a quantity that can be negative.
     """
     if not style.has_values(frame, [quantity]):
         style.empty_panel(axes, style.why_empty(frame, [quantity]))
@@ -36,11 +36,9 @@ def draw_lines(
         axes.plot(
             at, values, color=look.colour, marker=look.marker, linestyle=look.line, label=name, gid=str(group)
         )
-        low, high = style.column(rows, f"{quantity}_lo"), style.column(rows, f"{quantity}_hi")
-        known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(at[known], low[known], high[known], color=look.colour, linewidth=1.2, alpha=0.8)
-    if from_zero:
-        axes.set_ylim(bottom=0.0)
+        style.draw_intervals(axes, rows, quantity, at, look.colour, linewidth=1.2, alpha=0.8)
+    if bottom is not None:
+        axes.set_ylim(bottom=bottom)
 
 
 def whole_numbers(axes: Axes) -> None:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from acceptlab.figures import style
 from acceptlab.figures.lines import draw_lines, whole_numbers
-from acceptlab.figures.points import Points, draw_points, legend_above, points_of
+from acceptlab.figures.points import Points, draw_points, points_of
 
 _ALL = "all"
 _BARS = "Bars are 95% intervals."
@@ -81,7 +81,7 @@ def figure_losses_variance(frame: pd.DataFrame, caption: str = "") -> Figure:
         figure, panels = style.new_figure(1, 1, width=7.0, height=1.8 + 0.4 * len(positions))
         _draw_by(panels[0], frame, "ratio", "checkpoint", "position", "branch variance / path variance")
         panels[0].axvline(1.0, color=style.GREY, linewidth=0.8)
-        legend_above(figure, panels[0])
+        style.legend_above(figure, panels)
         style.add_caption(figure, f"{caption} {_BARS}")
         return figure
 

@@ -45,11 +45,13 @@ def draw_metrics(frame: pd.DataFrame, axes: Axes, unit: str = "tokens") -> None:
 
 def figure_metrics(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The metrics table as two panels and a caption."""
-    with style.look():
-        rows = int(frame["unit"].eq("share").sum()) if len(frame) else 0
-        figure, panels = style.new_figure(1, 2, width=13.0, height=min(max(5.0, 0.22 * rows + 2.0), 12.0))
-        for axes, unit in zip(panels, _UNITS, strict=True):
-            draw_metrics(frame, axes, unit)
-        style.shared_legend(figure, panels)
-        style.add_caption(figure, f"{caption} Bars are 95% intervals; a missing bar means too few prompts.")
-        return figure
+    rows = int(frame["unit"].eq("share").sum()) if len(frame) else 0
+    return style.panel_figure(
+        frame,
+        draw_metrics,
+        _UNITS,
+        f"{caption} {style.BARS}",
+        width=13.0,
+        height=min(max(5.0, 0.22 * rows + 2.0), 12.0),
+        legend=style.shared_legend,
+    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from acceptlab.figures import style
 
@@ -71,10 +70,30 @@ def draw_points(
     axes.set_xlabel(unit)
 
 
-def legend_above(figure: Figure, axes: Axes) -> None:
-    """Put a panel's legend above all panels, in as many columns as fit."""
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        widest = max(len(str(label)) for label in labels) + 6
-        columns = max(1, int(figure.get_figwidth() * 13) // widest)
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(columns, len(labels)))
+def draw_quantities(
+    frame: pd.DataFrame, axes: Axes, quantities: Mapping[str, str], unit: str, line_at: float | None = None
+) -> None:
+    """Draw quantities of a table side by side, a row a group (the first column), their legend below.
+
+    Args:
+        frame: the table.
+        axes: the panel.
+        quantities: columns with their labels.
+        unit: label of the value axis.
+        line_at: where a grey line stands that values are compared with.
+    """
+    if not style.has_values(frame, list(quantities)):
+        style.empty_panel(axes, style.why_empty(frame, list(quantities)))
+        return
+    column = str(frame.columns[0])
+    groups = [str(name) for name in frame[column]]
+    draw_points(
+        axes,
+        groups,
+        [points_of(frame, name, label, groups, column) for name, label in quantities.items()],
+        unit,
+    )
+    if line_at is not None:
+        axes.axvline(line_at, color=style.GREY, linewidth=0.8)
+    if len(quantities) > 1:
+        style.legend_below(axes, len(quantities))

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acceptlab.figures import style
-from acceptlab.figures.points import draw_points, legend_above, points_of
+from acceptlab.figures.points import draw_points, points_of
 
 _MEASURES = {
     "explained_variance": ("Explained variance", "share of variance beyond chance"),
@@ -47,14 +47,13 @@ def draw_predictors(frame: pd.DataFrame, axes: Axes, measure: str = "explained_v
 
 def figure_predictors(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The predictors table as three panels and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(1, 3, width=13.0, height=4.6)
-        for axes, measure in zip(panels, _MEASURES, strict=True):
-            draw_predictors(frame, axes, measure)
-        legend_above(figure, panels[0])
-        style.add_caption(
-            figure,
-            f"{caption} Bars are 95% intervals. Among tested nodes depth has no chance to compare with: which depths "
-            "a step tests depends on what it accepted.",
-        )
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_predictors,
+        _MEASURES,
+        f"{caption} Bars are 95% intervals. Among tested nodes depth has no chance to compare with: which depths "
+        "a step tests depends on what it accepted.",
+        width=13.0,
+        height=4.6,
+        legend=style.legend_above,
+    )

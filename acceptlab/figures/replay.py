@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acceptlab.figures import style
-from acceptlab.figures.points import Points, draw_points, legend_above, points_of
+from acceptlab.figures.points import Points, draw_points, points_of
 
 _PANELS = {
     "length": "Accepted length, without the bonus token",
@@ -53,14 +53,13 @@ def _draw_open(axes: Axes, parts: list[pd.DataFrame]) -> None:
 
 def figure_replay(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The replay table as two panels and a caption."""
-    with style.look():
-        n_lines = len(frame) + frame.iloc[:, 0].nunique()
-        figure, panels = style.new_figure(1, 2, width=11.0, height=min(max(4.0, 0.22 * n_lines + 2.0), 12.0))
-        for axes, panel in zip(panels, _PANELS, strict=True):
-            draw_replay(frame, axes, panel)
-        legend_above(figure, panels[0])
-        style.add_caption(
-            figure,
-            f"{caption} Bars are 95% intervals; a broad grey bar is what the stored numbers leave open.",
-        )
-        return figure
+    n_lines = len(frame) + frame.iloc[:, 0].nunique()
+    return style.panel_figure(
+        frame,
+        draw_replay,
+        _PANELS,
+        f"{caption} Bars are 95% intervals; a broad grey bar is what the stored numbers leave open.",
+        width=11.0,
+        height=min(max(4.0, 0.22 * n_lines + 2.0), 12.0),
+        legend=style.legend_above,
+    )

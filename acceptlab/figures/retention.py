@@ -41,10 +41,13 @@ def draw_retention(frame: pd.DataFrame, axes: Axes, quantity: str = "S_k") -> No
 
 def figure_retention(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The retention table as four panels with one legend and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(2, 2, width=9.0, height=7.2)
-        for axes, quantity in zip(panels, _PANELS, strict=True):
-            draw_retention(frame, axes, quantity)
-        style.shared_legend(figure, panels)
-        style.add_caption(figure, f"{caption} Bars are 95% intervals; a missing bar means too few prompts.")
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_retention,
+        _PANELS,
+        f"{caption} {style.BARS}",
+        n_rows=2,
+        width=9.0,
+        height=7.2,
+        legend=style.shared_legend,
+    )

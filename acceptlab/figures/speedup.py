@@ -38,9 +38,7 @@ def draw_speedup(frame: pd.DataFrame, axes: Axes) -> None:
     axes.plot(
         x, values, color=look.colour, marker=look.marker, label="chains, measured", gid="chains, measured"
     )
-    low, high = style.column(chains, "speed_up_lo"), style.column(chains, "speed_up_hi")
-    known = np.isfinite(low) & np.isfinite(high)
-    axes.vlines(x[known], low[known], high[known], color=look.colour, linewidth=1.4)
+    style.draw_intervals(axes, chains, "speed_up", x, look.colour, linewidth=1.4)
     if style.has_values(chains, ["predicted"]):
         look = style.series(1)
         predicted = style.column(chains, "predicted")

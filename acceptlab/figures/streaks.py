@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acceptlab.figures import style
-from acceptlab.figures.points import draw_points, points_of
+from acceptlab.figures.points import draw_quantities
 
 _PANELS: dict[str, tuple[str, str, dict[str, str]]] = {
     "variance": (
@@ -34,21 +34,16 @@ def draw_streaks(frame: pd.DataFrame, axes: Axes, panel: str = "variance") -> No
     """
     title, unit, quantities = _PANELS[panel]
     axes.set_title(title)
-    group = str(frame.columns[0])
-    groups = [str(name) for name in frame[group]]
-    series = [points_of(frame, name, label, groups, group) for name, label in quantities.items()]
-    draw_points(axes, groups, series, unit)
-    if panel == "excess":
-        axes.axvline(1.0, color=style.GREY, linewidth=0.8)
-    if len(series) > 1 and axes.lines:
-        style.legend_below(axes, len(series))
+    draw_quantities(frame, axes, quantities, unit, line_at=1.0 if panel == "excess" else None)
 
 
 def figure_streaks(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The streaks table as three panels and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(1, 3, width=12.0, height=4.2)
-        for axes, panel in zip(panels, _PANELS, strict=True):
-            draw_streaks(frame, axes, panel)
-        style.add_caption(figure, f"{caption} Bars are 95% intervals; a missing bar means too few prompts.")
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_streaks,
+        _PANELS,
+        f"{caption} {style.BARS}",
+        width=12.0,
+        height=4.2,
+    )

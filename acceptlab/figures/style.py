@@ -8,11 +8,11 @@ no global state.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -25,6 +25,10 @@ from acceptlab.errors import RunError, UsageError
 
 SUFFIXES = (".png", ".svg", ".pdf")
 GREY = "#4d4d4d"
+BARS = "Bars are 95% intervals; a missing bar means too few prompts."
+"""What most captions say of the intervals."""
+
+Panel = TypeVar("Panel")
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5C00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -80,6 +84,68 @@ def new_figure(n_rows: int, n_columns: int, *, width: float, height: float) -> t
     return figure, [axes for row in grid for axes in row]
 
 
+def panel_figure(
+    frame: pd.DataFrame,
+    draw: Callable[[pd.DataFrame, Axes, Panel], None],
+    panels: Collection[Panel],
+    caption: str,
+    *,
+    width: float,
+    height: float,
+    n_rows: int = 1,
+    legend: Callable[[Figure, Sequence[Axes]], None] | None = None,
+) -> Figure:
+    """A whole figure of a table: panels of one kind, a legend above them, a caption below.
+
+    Args:
+        frame: the table.
+        draw: draws one panel; called with the table, the panel and what it shows.
+        panels: what each panel shows, row by row.
+        caption: text below.
+        width: of the figure (inches).
+        height: of the figure (inches).
+        n_rows: rows of panels.
+        legend: `shared_legend` or `legend_above`; None where the panels have legends of their own.
+    """
+    with look():
+        figure, places = new_figure(n_rows, len(panels) // n_rows, width=width, height=height)
+        for axes, panel in zip(places, panels, strict=True):
+            draw(frame, axes, panel)
+        if legend is not None:
+            legend(figure, places)
+        add_caption(figure, caption)
+        return figure
+
+
+def draw_intervals(
+    axes: Axes,
+    rows: pd.DataFrame,
+    quantity: str,
+    at: Float[np.ndarray, " rows"],
+    colour: str,
+    *,
+    linewidth: float,
+    alpha: float | None = None,
+    is_vertical: bool = True,
+) -> None:
+    """Draw the intervals of a quantity, from its columns `_lo` and `_hi`, where both ends are known.
+
+    Args:
+        axes: the panel.
+        rows: rows of the table.
+        quantity: name of the quantity.
+        at: where the bars stand on the other axis.
+        colour: of the bars.
+        linewidth: of the bars (points).
+        alpha: their opacity; None for solid ones.
+        is_vertical: the quantity is on the vertical axis.
+    """
+    low, high = column(rows, f"{quantity}_lo"), column(rows, f"{quantity}_hi")
+    known = np.isfinite(low) & np.isfinite(high)
+    bars = axes.vlines if is_vertical else axes.hlines
+    bars(at[known], low[known], high[known], color=colour, linewidth=linewidth, alpha=alpha)
+
+
 def empty_panel(axes: Axes, message: str) -> None:
     """Say inside a panel why it shows nothing."""
     axes.set_xticks([])
@@ -101,6 +167,15 @@ def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
         if handles:
             figure.legend(handles, labels, loc="outside upper center", ncols=8)
             return
+
+
+def legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Put the legend of the first panel above all panels, in as many columns as fit."""
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        widest = max(len(str(label)) for label in labels) + 6
+        columns = max(1, int(figure.get_figwidth() * 13) // widest)
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(columns, len(labels)))
 
 
 def legend_below(axes: Axes, n_columns: int) -> None:

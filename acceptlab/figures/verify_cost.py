@@ -42,9 +42,7 @@ def draw_verify_cost(frame: pd.DataFrame, axes: Axes, quantity: str = "over_one"
             label=name,
             gid=str(name),
         )
-        low, high = style.column(rows, f"{quantity}_lo"), style.column(rows, f"{quantity}_hi")
-        known = np.isfinite(low) & np.isfinite(high)
-        axes.vlines(n[known], low[known], high[known], color=look.colour, linewidth=1.2, alpha=0.8)
+        style.draw_intervals(axes, rows, quantity, n, look.colour, linewidth=1.2, alpha=0.8)
     if quantity == "over_one":
         n = np.unique(style.column(frame, "n"))
         axes.plot(n, n, color=style.GREY, linewidth=0.8, label="stepping, n passes", gid="stepping")
@@ -58,10 +56,12 @@ def draw_verify_cost(frame: pd.DataFrame, axes: Axes, quantity: str = "over_one"
 
 def figure_verify_cost(frame: pd.DataFrame, caption: str = "") -> Figure:
     """The curve of `bench verify-cost` as two panels with one legend and a caption."""
-    with style.look():
-        figure, panels = style.new_figure(1, 2, width=10.0, height=4.8)
-        for axes, quantity in zip(panels, _PANELS, strict=True):
-            draw_verify_cost(frame, axes, quantity)
-        style.shared_legend(figure, panels[::-1])
-        style.add_caption(figure, caption)
-        return figure
+    return style.panel_figure(
+        frame,
+        draw_verify_cost,
+        _PANELS,
+        caption,
+        width=10.0,
+        height=4.8,
+        legend=lambda figure, panels: style.shared_legend(figure, panels[::-1]),
+    )

@@ -79,8 +79,8 @@ def test_domains_draw_every_value_and_interval(tables: dict[str, AnalysisTable])
     for panel, (_, unit, quantities) in figures.domains.PANELS.items():
         axes = _panel()
         figures.draw_domains(frame, axes, panel)
-        for quantity in quantities:
-            assert _points(axes, quantity)[0] == pytest.approx(frame[quantity].to_numpy())
+        for quantity, label in quantities.items():
+            assert _points(axes, label)[0] == pytest.approx(frame[quantity].to_numpy())
         bars = _intervals(axes)
         lows = np.concatenate([frame[f"{quantity}_lo"] for quantity in quantities])
         assert sorted(bars[:, 0]) == pytest.approx(sorted(lows))
