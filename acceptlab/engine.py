@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float64, Int
 from torch import Tensor
 
 from acceptlab.adaptive import grow_adaptive
@@ -32,6 +32,9 @@ from acceptlab.sampling import Warp, warp
 from acceptlab.tree import Tree, TreeShape
 from acceptlab.verify import Drafted, Target, Verdict, read_target, verify
 from acceptlab.verify.drafted import rows_of
+
+_CHOSEN = frozenset({ProposalKind.RANKED, ProposalKind.ARGMAX})
+"""Proposals that no random number enters."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def _step(
     logits = yield target_pass(target, committed, proposal)
     drafted = Drafted(proposal.tree, proposal.token_ids.numpy(), _draft_rows(proposal), proposal.draft_probs)
     side = read_target(settings.rule, drafted, logits, settings.warp)
-    verify_draws = uniforms(settings.seed, prompt_id, index, "verify", proposal.tree.n_nodes + 1)
+    verify_draws = _draws(settings, prompt_id, index, "verify", proposal.tree.n_nodes + 1)
     verdict = verify(settings.rule, drafted, side, verify_draws, settings.eos_ids)
     clock.lap("verify")
     commit(target, draft, len(committed), proposal, verdict)
@@ -204,10 +207,16 @@ def _propose(
         grown = grow_adaptive(draft, committed, shape.adaptive)
     else:
         tree = shape.static or Tree(())
-        draws = uniforms(settings.seed, prompt_id, index, "draft", tree.n_nodes)
+        draws = _draws(settings, prompt_id, index, "draft", tree.n_nodes)
         grown = grow(draft, committed, tree, settings.warp, settings.proposal, draws, settings.stop_entropy)
     proposal: Proposal = yield from grown
     return proposal
+
+
+def _draws(settings: Settings, prompt_id: str, index: int, purpose: str, n: int) -> Float64[np.ndarray, " n"]:
+    """A stream's uniforms; zeros where chance decides nothing: making a stream takes longer than such a verdict."""
+    is_certain = settings.rule.is_argmax if purpose == "verify" else settings.proposal in _CHOSEN
+    return np.zeros(n) if is_certain else uniforms(settings.seed, prompt_id, index, purpose, n)
 
 
 def target_pass(target: LanguageModel, committed: Sequence[int], proposal: Proposal) -> Pass:

@@ -144,7 +144,9 @@ def ranked(
     if width == 0:
         return _padding(scores, width)
     size = min(width, scores.shape[-1])
-    if size == 1 and scores.device.type == "cpu":  # NumPy takes the first of equal ones, in a tenth of the time
+    if (
+        size == 1 and scores.device.type == "cpu"
+    ):  # NumPy takes the first of equal ones, in a tenth of the time
         ids = torch.from_numpy(scores.numpy().argmax(axis=-1).reshape(-1, 1))
         ids = ids.masked_fill(scores.gather(1, ids) <= floor, NOTHING)
         return _trimmed(torch.nn.functional.pad(ids, (0, width - size), value=NOTHING), n_children)

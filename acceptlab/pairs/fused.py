@@ -1,9 +1,9 @@
 """The decoder layers of a Llama on packed weights: the same numbers as transformers, with a fifth of its operations.
 
 Boundary: hidden states in, hidden states out, for several sequences in one pass, each with its own cache of slots.
-Embedding, final norm and output layer are the caller's. What the checkpoint keeps apart is joined or folded when the
-weights are packed: query, key and value into one product, gate and up into one, every norm's scale into the product
-behind it, the scale of attention into the rotary tables.
+Embedding and output layer are the caller's. What the checkpoint keeps apart is joined or folded when the weights are
+packed: query, key and value into one product, the gate into the products next to it, every norm's scale into the
+product behind it, the scale of attention into the rotary tables.
 """
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ class _Layer:
         self._before, self._after = weights.input_norm * root, weights.post_norm * root
         self._qkv = Packed(torch.cat([weights.q, weights.k, weights.v]) * self._before)
         self._o = Packed(weights.o)
-        self._gate_up = Packed(torch.cat([weights.gate, weights.up]) * self._after)
+        self._gate, self._up = Packed(weights.gate * self._after), Packed(weights.up * self._after)
         self._down = Packed(weights.down)
         self._plain_qkv = _joined(weights.q, weights.k, weights.v)
         self._plain_gate_up = _joined(weights.gate, weights.up)
 
     def packed(self) -> tuple[Packed, ...]:
         """All packed weights."""
-        return self._qkv, self._o, self._gate_up, self._down
+        return self._qkv, self._o, self._gate, self._up, self._down
 
     def qkv(self, x: Tensor, plain: bool) -> Tensor:
         """Queries, keys and values side by side."""
@@ -143,8 +143,8 @@ class _Layer:
             found = [functional.linear(normed, weight) for weight in self._plain_gate_up]
             gate, up = found if len(found) > 1 else found[0].chunk(2, dim=-1)
             return x + functional.linear(functional.silu(gate).mul_(up), self.weights.down)
-        gate, up = self._gate_up.linear(normed).chunk(2, dim=-1)
-        return self._down.linear_add(functional.silu(gate).mul_(up), x)
+        gated = self._up.linear_mul(normed, self._gate.linear_silu(normed))
+        return self._down.linear_add(gated, x)
 
 
 def _joined(*weights: Float[Tensor, "_ size"]) -> tuple[Tensor, ...]:
@@ -328,9 +328,9 @@ def _bias(part: Part, group: int) -> Float[Tensor, "rows slots"] | None:
         if n_rows == 1 or (is_long and n_slots == n_rows):
             return None
         visible = torch.ones((n_rows, n_slots), dtype=torch.bool).tril(n_slots - n_rows)
-    hidden = torch.nonzero(~visible.all(dim=0))
-    if len(hidden) == 0:
+    if bool(visible.all()):
         return None
+    hidden = torch.nonzero(~visible.all(dim=0))
     first = 0 if is_long else int(hidden[0])
     bias = torch.zeros((n_rows, n_slots - first)).masked_fill_(~visible[:, first:], -torch.inf)
     return bias if is_long else bias.repeat(group, 1)

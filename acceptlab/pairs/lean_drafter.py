@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -38,6 +39,7 @@ class LeanDrafter(DrafterModel):
             )
         super().__init__(drafter, model.name)
         self._output = Packed(self._weight)
+        self._kept = drafter.output.token_ids.numpy().astype(np.int64)
         use_large_pages([*self._layers.packed(), self._output])
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
@@ -88,8 +90,13 @@ class LeanDrafter(DrafterModel):
     def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
         output, hidden = self.drafter.output, self._layers.final(x)
         if len(hidden) <= few_rows():
-            return output.expand(functional.linear(hidden, self._weight, output.bias))
-        return output.expand(self._output.linear(hidden).add_(output.bias))
+            logits = functional.linear(hidden, self._weight, output.bias)
+        else:
+            logits = self._output.linear(hidden).add_(output.bias)
+        # as `output.expand`, in half the time
+        full = logits[:, -1:] + output.rest_log_shares
+        full.numpy()[:, self._kept] = logits[:, :-1].numpy()
+        return full
 
     @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:

@@ -39,13 +39,27 @@ class Packed:
 
     def linear(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
         """`x @ weight.T`."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
-        return product
+        return self._unary(x, "none")
+
+    def linear_silu(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
+        """`silu(x @ weight.T)` in one go."""
+        return self._unary(x, "swish")
 
     def linear_add(self, x: Float[Tensor, "rows in"], other: Float[Tensor, "rows out"]) -> Tensor:
         """`x @ weight.T + other` in one go."""
-        total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, None, "add")
-        return total
+        return self._binary(x, other, "add")
+
+    def linear_mul(self, x: Float[Tensor, "rows in"], other: Float[Tensor, "rows out"]) -> Tensor:
+        """`(x @ weight.T) * other` in one go."""
+        return self._binary(x, other, "mul")
+
+    def _unary(self, x: Tensor, after: str) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, None, after, [], "")
+        return out
+
+    def _binary(self, x: Tensor, other: Tensor, after: str) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, None, after)
+        return out
 
     def place(self) -> tuple[int, int]:
         """Address and size in memory; of size 0 where PyTorch does not tell."""
@@ -73,11 +87,19 @@ def is_available() -> bool:
     weight, x, other = (torch.randn(size, generator=generator) for size in ((48, 64), (5, 64), (5, 48)))
     try:
         packed = Packed(weight)
-        found = torch.cat([packed.linear(x), packed.linear_add(x, other)])
+        found = torch.cat(
+            [
+                packed.linear(x),
+                packed.linear_add(x, other),
+                packed.linear_silu(x),
+                packed.linear_mul(x, other),
+            ]
+        )
     except (RuntimeError, AttributeError, NotImplementedError, TypeError):
         return False
     plain = x @ weight.T
-    return bool((found - torch.cat([plain, plain + other])).abs().max() <= _TOLERANCE)
+    expected = torch.cat([plain, plain + other, torch.nn.functional.silu(plain), plain * other])
+    return bool((found - expected).abs().max() <= _TOLERANCE)
 
 
 @lru_cache(maxsize=1)
