@@ -169,7 +169,7 @@ def join(layers: Iterable[Any]) -> None:
     for layer in layers:
         for names, block in (("qkv", layer.self_attn), (("gate", "up"), layer.mlp)):
             parts = [getattr(block, f"{name}_proj").weight for name in names]
-            places = torch.cat([part.detach() for part in parts]).split([len(part) for part in parts])
+            places = torch.split(torch.cat([part.detach() for part in parts]), [len(part) for part in parts])
             for part, place in zip(parts, places, strict=True):
                 part.data = place
 
