@@ -23,25 +23,12 @@ import pandas as pd
 from acceptlab import records
 from acceptlab.errors import RunError, UsageError
 from acceptlab.store import Run
+from acceptlab.store.duck import MEMORY_LIMIT, null_column, open_database, quote, scan, sql_type
 
 By = Literal["domain", "source", "run"]
 GROUPINGS: tuple[By, ...] = ("domain", "source", "run")
 
-MEMORY_LIMIT = "2GB"
-"""What DuckDB may hold in memory; the rest spills to the temporary folder."""
-
 _CONNECTIONS = count()
-_TYPES = {
-    "string": "VARCHAR",
-    "bool": "BOOLEAN",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "float16": "FLOAT",
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-}
 
 
 def connect(
@@ -67,12 +54,8 @@ def connect(
     if by not in GROUPINGS:
         raise UsageError(f"cannot group by '{by}': use one of {', '.join(GROUPINGS)}")
     _check_distinct(runs)
-    connection = duckdb.connect()
     spill = Path(tempfile.gettempdir()) / f"acceptlab-{os.getpid()}-{next(_CONNECTIONS)}"
-    connection.execute(f"SET memory_limit = {_quote(memory_limit)}")
-    connection.execute(f"SET temp_directory = {_quote(str(spill))}")
-    connection.execute("SET preserve_insertion_order = false")
-    connection.execute("SET enable_progress_bar = false")
+    connection = open_database(str(spill), memory_limit)
     try:
         for table in records.TABLES:
             files = [path for run in runs for path in run.files(table.name)]
@@ -95,27 +78,20 @@ def _check_distinct(runs: Sequence[Run]) -> None:
 def _view(connection: duckdb.DuckDBPyConnection, table: records.Table, files: Sequence[Path]) -> str:
     """The SELECT of a view: declared columns, cast where files disagree and null where they lack one."""
     if not files:
-        columns = ", ".join(f"NULL::{_type(column)} AS {column.name}" for column in table.columns)
+        columns = ", ".join(map(null_column, table.columns))
         return f"SELECT {columns} WHERE false"
-    described = connection.execute(f"DESCRIBE SELECT * FROM {_scan(files)}").fetchall()
+    described = connection.execute(f"DESCRIBE SELECT * FROM {scan(files)}").fetchall()
     found = {str(row[0]): str(row[1]) for row in described}
     columns = ", ".join(_select(column, found.get(column.name)) for column in table.columns)
-    return f"SELECT {columns} FROM {_scan(files)}"
+    return f"SELECT {columns} FROM {scan(files)}"
 
 
 def _select(column: records.Column, found: str | None) -> str:
     if found is None:
-        return f"NULL::{_type(column)} AS {column.name}"
-    if found == _type(column):
+        return null_column(column)
+    if found == sql_type(column):
         return column.name
-    return f"CAST({column.name} AS {_type(column)}) AS {column.name}"
-
-
-def _type(column: records.Column) -> str:
-    """DuckDB's name of a declared Arrow type."""
-    if column.type.startswith("list<"):
-        return _TYPES[column.type.removeprefix("list<").removesuffix(">")] + "[]"
-    return _TYPES[column.type]
+    return f"CAST({column.name} AS {sql_type(column)}) AS {column.name}"
 
 
 def _groups(runs: Sequence[Run], by: By) -> str:
@@ -140,17 +116,9 @@ def _folders(runs: Sequence[Run]) -> str:
     parts = []
     for run in runs:
         if files := run.files("steps"):
-            folder = _quote(run.path.resolve().name)
-            parts.append(f"SELECT DISTINCT run_id, {folder} AS folder FROM {_scan(files)}")
+            folder = quote(run.path.resolve().name)
+            parts.append(f"SELECT DISTINCT run_id, {folder} AS folder FROM {scan(files)}")
     return " UNION ".join(parts) or "SELECT NULL::VARCHAR AS run_id, NULL::VARCHAR AS folder WHERE false"
-
-
-def _scan(files: Sequence[Path]) -> str:
-    return f"read_parquet([{', '.join(_quote(str(path)) for path in files)}], union_by_name = true)"
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def broken(error: duckdb.Error) -> RunError:

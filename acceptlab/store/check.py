@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acceptlab.records import TABLES, Column, Table
+from acceptlab.store.duck import null_column, open_database, quote, scan
 from acceptlab.store.invariants import INVARIANTS, VIEWS
 from acceptlab.store.manifest import read_manifest, sha256_file
 from acceptlab.store.reader import Run, open_run, part_fault
@@ -20,24 +21,11 @@ from acceptlab.store.schema import INFINITE_COLUMNS, TABLE_NAMES
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY_LIMIT = "2GB"
-"""What DuckDB may hold; more goes to a temporary folder, so that a run of any length can be checked."""
-
 _LINKED = {
     "nodes": "linked_nodes",
     "contexts": "contexts",
     "steps": "linked_steps",
     "prompts": "linked_prompts",
-}
-_SQL_TYPES = {
-    "bool": "BOOLEAN",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "float16": "FLOAT",
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-    "string": "VARCHAR",
 }
 
 
@@ -78,13 +66,7 @@ def _part_faults(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
 
 def _connect(run: Run, spill: str) -> duckdb.DuckDBPyConnection:
     """The run's tables and their linked views, in a database that holds no rows itself."""
-    import duckdb
-
-    connection = duckdb.connect()
-    connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-    connection.execute(f"SET temp_directory = {_quote(spill)}")
-    connection.execute("SET preserve_insertion_order = false")
-    connection.execute("SET enable_progress_bar = false")
+    connection = open_database(spill)
     # its use of Parquet minima and maxima, which leave not-a-number out, makes isnan() false everywhere
     connection.execute("SET disabled_optimizers = 'statistics_propagation'")
     for table in TABLES:
@@ -97,16 +79,11 @@ def _connect(run: Run, spill: str) -> duckdb.DuckDBPyConnection:
 def _select(connection: duckdb.DuckDBPyConnection, table: Table, files: list[Path]) -> str:
     """Every declared column, null where no part has it."""
     if not files:
-        return f"SELECT {', '.join(f'NULL::{_sql_type(c)} AS {c.name}' for c in table.columns)} WHERE false"
-    scan = f"read_parquet([{', '.join(_quote(str(path)) for path in files)}], union_by_name = true)"
-    found = {row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()}
-    columns = [c.name if c.name in found else f"NULL::{_sql_type(c)} AS {c.name}" for c in table.columns]
-    return f"SELECT {', '.join(columns)} FROM {scan}"
-
-
-def _sql_type(column: Column) -> str:
-    is_list = column.type.startswith("list<")
-    return _SQL_TYPES[column.type.removeprefix("list<").removesuffix(">")] + ("[]" if is_list else "")
+        return f"SELECT {', '.join(map(null_column, table.columns))} WHERE false"
+    described = connection.execute(f"DESCRIBE SELECT * FROM {scan(files)}").fetchall()
+    found = {row[0] for row in described}
+    columns = [column.name if column.name in found else null_column(column) for column in table.columns]
+    return f"SELECT {', '.join(columns)} FROM {scan(files)}"
 
 
 def _key_faults(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
@@ -122,7 +99,7 @@ def _key_faults(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
 def _origin_faults(connection: duckdb.DuckDBPyConnection, run: Run) -> Iterator[str]:
     """Rows of another run, and prompts that only some tables know."""
     merged = [source["run_id"] for source in run.manifest.get("merged_from", [])]
-    known = ", ".join(_quote(str(run_id)) for run_id in merged or [run.run_id])
+    known = ", ".join(quote(str(run_id)) for run_id in merged or [run.run_id])
     for name in TABLE_NAMES:
         query = f"SELECT DISTINCT run_id FROM {name} WHERE run_id NOT IN ({known})"
         n_ids, first = _one(connection, f"SELECT count(*), min(run_id) FROM ({query})")
@@ -178,7 +155,3 @@ def _one(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
 
 def _where(key: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in key.items() if name != "run_id")
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
