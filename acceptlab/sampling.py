@@ -180,12 +180,14 @@ def without_replacement(
 
     Where the support has fewer tokens than children are wanted, the rest is -1.
     """
-    left = draft_probs.clone()
-    columns = []
+    left = draft_probs
+    columns: list[Tensor] = []
     for rank in range(_width(uniforms, n_children)):
-        tokens = inverse_cdf(left, uniforms[:, rank])
-        left.scatter_(1, tokens.clamp(min=0)[:, None], 0.0)
-        columns.append(tokens)
+        if columns:
+            taken = columns[-1].clamp(min=0)[:, None]
+            # a copy of our own from the first time on
+            left = left.scatter(1, taken, 0.0) if len(columns) == 1 else left.scatter_(1, taken, 0.0)
+        columns.append(inverse_cdf(left, uniforms[:, rank]))
     return _trimmed(torch.stack(columns, dim=1), n_children) if columns else _padding(draft_probs, 0)
 
 
