@@ -93,6 +93,31 @@ class CutOutput(nn.Module):
         # Features are stored in 16 bits, so the sum is 1 to about 1e-3 only.
         return merged / merged.sum(dim=-1, keepdim=True)
 
+    def best_tokens(
+        self,
+        merged: Float[Tensor, "rows classes"],
+        features: Float[Tensor, "rows size"],
+        output_weight: Float[Tensor, "vocab size"],
+    ) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
+        """Class of the target's most probable token in every row, and the token's share of that class.
+
+        All ids of the rest class together may outweigh every kept id where none of them alone does, so the
+        largest class is not enough: rows where it is the rest class are looked up over the whole vocabulary.
+
+        Args:
+            merged: the target's probabilities over the classes, from `merge`.
+            features: the target's hidden states.
+            output_weight: its output layer.
+        """
+        classes = merged.argmax(dim=-1)
+        shares = torch.ones_like(merged[:, 0])
+        unsure = classes == self.n_kept
+        ids = (features[unsure] @ output_weight.T).argmax(dim=-1)
+        classes[unsure] = self.classes(ids)
+        # A kept id's entry is log 0: it is no part of the rest class.
+        shares[unsure] = torch.where(classes[unsure] == self.n_kept, self.rest_log_shares[ids].exp(), 1.0)
+        return classes, shares
+
     def expand(self, logits: Float[Tensor, "*rows classes"]) -> Float[Tensor, "*rows vocab"]:
         """Logits over the whole vocabulary: the same distribution, the rest class split by its shares."""
         full = logits[..., -1:] + self.rest_log_shares

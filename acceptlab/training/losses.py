@@ -48,6 +48,17 @@ class LossOptions:
 
 
 @dataclass(frozen=True)
+class BestTokens:
+    """The target's most probable token of every row among a drafter's output classes.
+
+    A class may be shared by many tokens, of which this one has its share; a token with a class of its own has 1.
+    """
+
+    classes: Int[Tensor, " rows"]
+    shares: Float[Tensor, " rows"]
+
+
+@dataclass(frozen=True)
 class Scores:
     """Both models along target-sampled trajectories, and the windows that the objectives sum over.
 
@@ -56,12 +67,14 @@ class Scores:
         target_probs: the target's distribution at the same rows; data, never differentiated.
         labels: the tokens that the target sampled.
         windows: rows of each window in order, -1 behind its end.
+        best: the target's most probable tokens; left out where every class is one token.
     """
 
     draft_logits: Float[Tensor, "rows vocab"]
     target_probs: Float[Tensor, "rows vocab"]
     labels: Int[Tensor, " rows"]
     windows: Int[Tensor, "windows gamma"]
+    best: BestTokens | None = None
 
     @property
     def gamma(self) -> int:
@@ -95,7 +108,9 @@ class Scores:
     @cached_property
     def greedy_probs(self) -> Float[Tensor, " rows"]:
         """Probability that the draft gives to the target's most probable token."""
-        return self.draft_logits.softmax(dim=-1).gather(-1, self.target_probs.argmax(dim=-1)[:, None])[:, 0]
+        classes = self.target_probs.argmax(dim=-1) if self.best is None else self.best.classes
+        probs = self.draft_logits.softmax(dim=-1).gather(-1, classes[:, None])[:, 0]
+        return probs if self.best is None else probs * self.best.shares
 
     @cached_property
     def accepts(self) -> Float[Tensor, " rows"]:
@@ -170,6 +185,11 @@ def objective(name: str, scores: Scores, options: LossOptions | None = None) -> 
 def reads_target(name: str, options: LossOptions) -> bool:
     """Whether the loss looks at the target's distributions at all, or at its tokens only."""
     return name != "ce" and (name != "dpace" or options.base not in (None, "ce"))
+
+
+def reads_best_tokens(name: str) -> bool:
+    """Whether the loss looks at the target's most probable tokens."""
+    return name == "eal"
 
 
 def check_objective(name: str, options: LossOptions) -> None:

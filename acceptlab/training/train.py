@@ -29,7 +29,7 @@ from acceptlab.training.corpus import Batch, Example, draw_batches, learn_prompt
 from acceptlab.training.diagnostics import gradient_variance, rollout_length
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.grpo_stage import GrpoStage
-from acceptlab.training.losses import Scores, objective, reads_target
+from acceptlab.training.losses import BestTokens, Scores, objective, reads_best_tokens, reads_target
 from acceptlab.training.schedule import is_over, learning_rate
 from acceptlab.training.settings import TrainSettings
 
@@ -92,13 +92,17 @@ def move_output(old: CutOutput, new: CutOutput) -> CutOutput:
 
 def supervised_loss(drafter: Drafter, settings: TrainSettings, batch: Batch) -> Tensor:
     """The loss of these settings on a batch."""
+    best = None
     if reads_target(settings.loss, settings.options):
         with torch.no_grad():
             target_probs = drafter.output.merge(batch.features, batch.log_norms, drafter.kept_weight)
+            if reads_best_tokens(settings.loss):
+                weight = drafter.embeddings.float()
+                best = BestTokens(*drafter.output.best_tokens(target_probs, batch.features, weight))
     else:
         target_probs = batch.features.new_empty(batch.n_tokens, 0)
     labels = drafter.output.classes(batch.labels)
-    scores = Scores(drafter.row_logits(batch.rows), target_probs, labels, batch.windows)
+    scores = Scores(drafter.row_logits(batch.rows), target_probs, labels, batch.windows, best)
     return objective(settings.loss, scores, settings.options)
 
 
