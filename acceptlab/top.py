@@ -24,26 +24,28 @@ def top(
     """
     is_plain = scores.device.type == "cpu" and scores.dtype in {torch.float32, torch.float64}
     if is_plain and scores.shape[1] >= 4 * k * _FOLD:
-        rows = [_top_of_row(row, k) for row in scores.detach().numpy()]
-        found = [row for row in rows if row is not None]
-        if rows and len(found) == len(rows):
-            values, ids = (np.stack(each) for each in zip(*found, strict=True))
+        rows = scores.detach().numpy()
+        values, ids = np.empty((len(rows), k), rows.dtype), np.empty((len(rows), k), np.int64)
+        if all(_top_of_row(*each) for each in zip(rows, values, ids, strict=True)):
             return torch.from_numpy(values), torch.from_numpy(ids)
     largest, places = scores.topk(k)
     return largest, places
 
 
 def _top_of_row(
-    row: Float[np.ndarray, " vocab"], k: int
-) -> tuple[Float[np.ndarray, " k"], Int64[np.ndarray, " k"]] | None:
-    """The same of one row; None where it has a nan, which `topk` puts first, or where too many entries are equal."""
-    n_columns = len(row) // _FOLD
-    maxima = row[: _FOLD * n_columns].reshape(_FOLD, n_columns).max(axis=0)
-    largest = np.partition(maxima, n_columns - k)[n_columns - k :]
-    places = np.flatnonzero(~(row < largest[0]))
+    row: Float[np.ndarray, " vocab"], values: Float[np.ndarray, " k"], ids: Int64[np.ndarray, " k"]
+) -> bool:
+    """Write the same of one row; False where it has a nan, which `topk` puts first, or too many equal entries."""
+    k, n_columns = len(values), len(row) // _FOLD
+    n_folded = _FOLD * n_columns
+    maxima = row[:n_folded].reshape(_FOLD, n_columns).max(axis=0)
+    if np.isnan(maxima.max()) or (n_folded < len(row) and np.isnan(row[n_folded:]).any()):
+        return False
+    level = np.partition(maxima, n_columns - k)[n_columns - k]
+    places = (row >= level).nonzero()[0]
+    if len(places) > _CROWD * k:
+        return False
     found = row[places]
-    # a nan is not below anything, so it is among those found
-    if not k <= len(places) <= _CROWD * k or np.isnan(found).any():
-        return None
-    order = np.argsort(-found, kind="stable")[:k]
-    return found[order], places[order]
+    order = (-found).argsort(kind="stable")[:k]
+    values[:], ids[:] = found[order], places[order]
+    return True

@@ -6,13 +6,14 @@ measure costs, so each row is read from memory once: on a CPU row by row, in buf
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
 from acceptlab.errors import RunError
@@ -46,7 +47,7 @@ class Sums:
     """
 
     scalars: dict[str, Any]
-    heads: tuple[Head, Head]
+    heads: tuple[Head, ...]
     rest: Float[np.ndarray, " contexts"]
     node_probs: Float[np.ndarray, "nodes 2"]
 
@@ -72,28 +73,28 @@ def full_sums(
     """
     n_rows, vocab = logits[TARGET].shape
     device = logits[TARGET].device
-    raw = _Raw.empty(n_rows, min(HEAD, vocab), device)
+    sums = torch.empty((n_rows, 9), dtype=torch.float64, device=device)
     size = 1 if device.type == "cpu" else max(n_rows, 1)
-    for start in range(0, n_rows, size):
+    buffers = _workspace(size, vocab, device)
+    tops = []
+    for start in range(0, max(n_rows, 1), size):
         block = slice(start, min(start + size, n_rows))
-        _add_block(raw, logits, sampling, block, _workspace(size, vocab, device))
-    values, ids = _ordered(raw.values.cpu().numpy(), raw.ids.cpu().numpy())
-    tops = values[:, :, :1]
-    if not np.isfinite(tops).all():
+        of_block = None if sampling is None else [side[block] for side in sampling]
+        tops += _add_block(sums[block], [side[block] for side in logits], of_block, buffers)
+    values, ids = _ordered(*(_by_model(each) for each in zip(*tops, strict=True)))
+    largest = values[:, :, :1]
+    if not np.isfinite(largest).all():
         raise RunError("a model gave logits that are nan or infinite: try --dtype float32")
-    on_cpu = raw.on_cpu()
-    probs = np.exp(values - tops) / on_cpu.totals[:, :, None]
+    raw = _Raw.of(sums.cpu().numpy())
+    probs = np.exp(values - largest) / raw.totals[:, :, None]
     certain = (values > values[:, :, -1:]).sum(axis=-1)
     places = torch.from_numpy(parent_index).to(device), token_ids.to(device)
     of_nodes = torch.stack([side[places] for side in logits], dim=1).double().cpu().numpy()
     return Sums(
-        _scalars(on_cpu, logits, sampling is None),
-        (
-            Head(ids[:, TARGET], probs[:, TARGET], certain[:, TARGET]),
-            Head(ids[:, DRAFT], probs[:, DRAFT], certain[:, DRAFT]),
-        ),
-        on_cpu.rest / on_cpu.totals[:, TARGET],
-        np.exp(of_nodes - tops[parent_index, :, 0]) / on_cpu.totals[parent_index],
+        _scalars(raw, logits, sampling is None),
+        tuple(Head(ids[:, side], probs[:, side], certain[:, side]) for side in (TARGET, DRAFT)),
+        raw.rest / raw.totals[:, TARGET],
+        np.exp(of_nodes - largest[parent_index, :, 0]) / raw.totals[parent_index],
     )
 
 
@@ -104,10 +105,17 @@ def _workspace(n_rows: int, vocab: int, device: torch.device) -> tuple[Tensor, T
     return both, torch.empty_like(both)
 
 
+def _by_model(blocks: Sequence[Shaped[Tensor, "rows head"]]) -> Shaped[np.ndarray, "contexts 2 head"]:
+    """Join the heads of the blocks, in which the models take turns."""
+    sides = [torch.cat(list(blocks[side::2])) for side in (TARGET, DRAFT)]
+    return torch.stack(sides, dim=1).cpu().numpy()
+
+
 def _ordered(
     values: Float[np.ndarray, "contexts 2 head"], ids: Int[np.ndarray, "contexts 2 head"]
-) -> tuple[Float[np.ndarray, "contexts 2 head"], Int[np.ndarray, "contexts 2 head"]]:
-    """Sorted values with equal ones by lower id."""
+) -> tuple[Float64[np.ndarray, "contexts 2 head"], Int[np.ndarray, "contexts 2 head"]]:
+    """Sorted values in float64, with equal ones by lower id."""
+    values = values.astype(np.float64)
     if not (values[..., 1:] == values[..., :-1]).any():
         return values, ids
     order = np.lexsort((ids, -values), axis=-1)
@@ -115,7 +123,7 @@ def _ordered(
 
 
 @dataclass(frozen=True)
-class _RawOnCpu:
+class _Raw:
     """Sums over the vocabulary of softmax weights exp(logit - largest logit), a row a context.
 
     `totals` [context, model]; `products` [context, whose shifted logits, under whose weights]; `affinity` is the sum
@@ -129,60 +137,48 @@ class _RawOnCpu:
     overlap: Float[np.ndarray, " contexts"]
     rest: Float[np.ndarray, " contexts"]
 
-
-@dataclass(frozen=True)
-class _Raw:
-    """The same on the device, side by side in `sums`, and the largest logits of both models with their tokens."""
-
-    sums: Float[Tensor, "contexts 9"]
-    values: Float[Tensor, "contexts 2 head"]
-    ids: Int[Tensor, "contexts 2 head"]
-
     @classmethod
-    def empty(cls, n_rows: int, width: int, device: torch.device) -> _Raw:
-        return cls(
-            torch.empty((n_rows, 9), dtype=torch.float64, device=device),
-            torch.empty((n_rows, 2, width), dtype=torch.float64, device=device),
-            torch.empty((n_rows, 2, width), dtype=torch.int64, device=device),
-        )
-
-    def on_cpu(self) -> _RawOnCpu:
-        """Everything in one transfer."""
-        sums = self.sums.cpu().numpy()
-        return _RawOnCpu(sums[:, :2], sums[:, 2:6].reshape(-1, 2, 2), sums[:, 6], sums[:, 7], sums[:, 8])
+    def of(cls, sums: Float[np.ndarray, "contexts 9"]) -> _Raw:
+        """Name what `_add_block` wrote."""
+        return cls(sums[:, :2], sums[:, 2:6].reshape(-1, 2, 2), sums[:, 6], sums[:, 7], sums[:, 8])
 
 
 def _add_block(
-    raw: _Raw,
-    logits: tuple[Tensor, Tensor],
-    sampling: tuple[Tensor, Tensor] | None,
-    block: slice,
-    workspace: tuple[Tensor, Tensor],
-) -> None:
-    """Write the sums of some contexts into `raw`, in buffers that are used again and again."""
-    shifted, weights = (buffer[: block.stop - block.start] for buffer in workspace)
-    of_target, of_draft = weights[:, TARGET], weights[:, DRAFT]
-    sums, values, ids = raw.sums[block], raw.values[block], raw.ids[block]
+    sums: Float[Tensor, "rows 9"],
+    logits: Sequence[Float[Tensor, "rows vocab"]],
+    sampling: Sequence[Float[Tensor, "rows vocab"]] | None,
+    buffers: tuple[Tensor, Tensor],
+) -> list[tuple[Float[Tensor, "rows head"], Int[Tensor, "rows head"]]]:
+    """Write the sums of some contexts into `sums`, in the order of `_Raw`, and give the heads of both models.
+
+    The buffers are used again and again, and each part of a row as soon as it is there: it is still in the cache.
+    """
+    n_rows, vocab = logits[TARGET].shape
+    shifted, weights = (buffer[:n_rows] for buffer in buffers)
+    tops = []
     for side in (TARGET, DRAFT):
-        values[:, side], ids[:, side] = top(logits[side][block], values.shape[2])
-        shifted[:, side].copy_(logits[side][block])
-    torch.exp(shifted.sub_(values[:, :, :1]), out=weights)
+        tops.append(top(logits[side], min(HEAD, vocab)))
+        own = shifted[:, side]
+        own.copy_(logits[side]).sub_(tops[side][0][:, :1])
+        torch.exp(own, out=weights[:, side])
+    of_target, of_draft = weights[:, TARGET], weights[:, DRAFT]
     totals = torch.sum(weights, dim=-1, out=sums[:, :2])
-    torch.bmm(shifted, weights.transpose(1, 2), out=sums[:, 2:6].unflatten(1, (2, 2)))
-    spare = shifted[:, TARGET]  # not needed any more, and still in the cache
+    torch.bmm(shifted, weights.transpose(1, 2), out=sums[:, 2:6].view(-1, 2, 2))
+    spare = shifted[:, TARGET]  # done with
     torch.mul(of_target, of_draft, out=spare)
     torch.sum(spare.sqrt_(), dim=-1, out=sums[:, 6])
     if sampling is None:
         torch.mul(of_target, totals[:, DRAFT:] / totals[:, :DRAFT], out=spare)
         torch.minimum(spare, of_draft, out=spare)
     else:
-        torch.minimum(*(probs[block].to(spare.device) for probs in sampling), out=spare)
+        torch.minimum(*(probs.to(spare.device) for probs in sampling), out=spare)
     torch.sum(spare, dim=-1, out=sums[:, 7])
-    of_target.scatter_(1, ids[:, TARGET], 0.0)
+    of_target.scatter_(1, tops[TARGET][1], 0.0)
     torch.sum(of_target, dim=-1, out=sums[:, 8])
+    return tops
 
 
-def _scalars(raw: _RawOnCpu, logits: tuple[Tensor, Tensor], unwarped: bool) -> dict[str, Any]:
+def _scalars(raw: _Raw, logits: tuple[Tensor, Tensor], unwarped: bool) -> dict[str, Any]:
     """Measures of the contexts from raw sums.
 
     With the largest logit taken off, log prob = logit - log total: every expectation of a log probability is one of

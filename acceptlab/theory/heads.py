@@ -8,13 +8,22 @@ Boundary: sorted probabilities in, thresholds out; the nearest drafts are in `ce
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acceptlab.errors import UsageError
-from acceptlab.rules import Rule, RuleKind
-from acceptlab.theory.criteria import RANK_KINDS, Ties, acceptance_level, check_certifiable, rank_limit
+from acceptlab.rules import Rule
+from acceptlab.theory.criteria import (
+    RANK_KINDS,
+    VALUE_KINDS,
+    Ties,
+    acceptance_level,
+    check_certifiable,
+    rank_limit,
+)
+from acceptlab.theory.lines import solve_in_head
 from acceptlab.theory.pools import Pooled, pool_forward, pool_reverse
 
 FullRows = Callable[[Int[np.ndarray, " rows"]], Float[np.ndarray, "rows vocab"]]
@@ -63,14 +72,13 @@ def thresholds_from_head(
     Raises:
         UsageError: a rule has no certificate.
     """
-    for rule in rules:
-        check_certifiable(rule)
+    rules = _checked(tuple(rules))
     head = np.asarray(head_probs, dtype=np.float64)
     entropies = np.asarray(entropies, dtype=np.float64)
     is_complete = head.shape[1] >= vocab_size
     rest = _rest(head, rest_sum, is_complete)
     starts = _all_rejected_probs(head, entropies, vocab_size, full_rows, rules, ties)
-    forward, reverse, is_short = _solve(head, rest, starts, vocab_size, rules)
+    forward, reverse, is_short = solve_in_head(head, rest, starts, vocab_size, rules)
     if is_complete:
         return forward, reverse
     if is_short.any():
@@ -82,8 +90,15 @@ def thresholds_from_head(
         imprecise = np.flatnonzero(_is_imprecise(reverse) & ~is_short)
         if imprecise.size:
             rest = _tail_sums(full_rows(imprecise), head[imprecise])
-            reverse[imprecise] = _solve(head[imprecise], rest, starts[imprecise], vocab_size, rules)[1]
+            reverse[imprecise] = solve_in_head(head[imprecise], rest, starts[imprecise], vocab_size, rules)[1]
     return forward, reverse
+
+
+@lru_cache(maxsize=16)
+def _checked(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    for rule in rules:
+        check_certifiable(rule)
+    return rules
 
 
 def sort_descending(probs: Float[np.ndarray, "contexts vocab"]) -> Float[np.ndarray, "contexts vocab"]:
@@ -106,27 +121,28 @@ def rejected_probs(
     n_contexts, width = head.shape
     starts = np.full((n_contexts, len(rules)), _NOTHING)
     is_unknown = np.zeros(starts.shape, dtype=bool)
+    columns, levels = [], []
     for column, rule in enumerate(rules):
-        if rule.kind is RuleKind.TREE:
-            continue
-        if rule.kind in RANK_KINDS:
+        if rule.kind in VALUE_KINDS:
+            columns.append(column)
+            levels.append(acceptance_level(head[:, 0], entropies, rule))
+        elif rule.kind in RANK_KINDS and rank_limit(rule) < vocab_size:
             limit = rank_limit(rule)
-            if limit >= vocab_size:
-                continue
             if limit > width or (limit == width and ties is Ties.IDENTITY):
                 is_unknown[:, column] = True
-                continue
-            if ties is Ties.IDENTITY:
+            elif ties is Ties.IDENTITY:
                 starts[:, column] = head[:, limit]
-                continue
-            level = head[:, limit - 1]
-        else:
-            level = acceptance_level(head[:, 0], entropies, rule)
-        below = head < level[:, None]
-        found = below.any(axis=1)
-        starts[found, column] = head[found, below.argmax(axis=1)[found]]
+            else:
+                columns.append(column)
+                levels.append(head[:, limit - 1])
+    if columns:
+        level = np.stack(levels, axis=1)
+        first_below = (head[:, None] < level[..., None]).argmax(axis=-1)  # 0 where there is none
+        largest = np.take_along_axis(head, first_below, axis=1)
+        found = largest < level
+        starts[:, columns] = np.where(found, largest, _NOTHING)
         # no probability is below a level of 0
-        is_unknown[:, column] = ~found & (level > 0.0) & (width < vocab_size)
+        is_unknown[:, columns] = ~found & (level > 0.0) & (width < vocab_size)
     return starts, is_unknown
 
 
@@ -172,43 +188,6 @@ def _rejected_in_full(
     return largest
 
 
-def _solve(
-    head: Float[np.ndarray, "contexts width"],
-    rest: Float[np.ndarray, " contexts"],
-    starts: Float[np.ndarray, "contexts rules"],
-    vocab_size: int,
-    rules: Sequence[Rule],
-) -> tuple[
-    Float[np.ndarray, "contexts rules"], Float[np.ndarray, "contexts rules"], Bool[np.ndarray, " contexts"]
-]:
-    """Both thresholds, and contexts whose pool may go on beyond the head."""
-    n_contexts, width = head.shape
-    forward = np.full((n_contexts, len(rules)), np.inf)
-    reverse = np.full((n_contexts, len(rules)), np.inf)
-    is_short = np.zeros(n_contexts, dtype=bool)
-    single = [column for column, rule in enumerate(rules) if rule.kind is not RuleKind.TREE]
-    if single:
-        start = starts[:, single]
-        can_reject = start >= 0.0
-        start = np.where(can_reject, start, head[:, :1])
-        both = (
-            pool_forward(start, head[:, None, :]),
-            pool_reverse(start, head[:, None, :], rest[:, None] - start),
-        )
-        for found, pooled in zip((forward, reverse), both, strict=True):
-            found[:, single] = np.where(can_reject, pooled.divergence, np.inf)
-            is_short |= (can_reject & (pooled.count == width)).any(axis=1)
-    for column, rule in enumerate(rules):
-        if rule.kind is not RuleKind.TREE or rank_limit(rule) >= vocab_size:
-            continue
-        if rank_limit(rule) >= width:
-            is_short[:] = True
-            continue
-        forward_pool, reverse_pool = pool_tree(head, rest, rank_limit(rule))
-        forward[:, column], reverse[:, column] = forward_pool.divergence, reverse_pool.divergence
-    return forward, reverse, is_short
-
-
 def _solve_deep(
     ordered: Float[np.ndarray, "rows vocab"],
     entropies: Float[np.ndarray, " rows"],
@@ -224,7 +203,7 @@ def _solve_deep(
     while rows.size:
         width = min(8 * width, vocab_size)
         head, rest = ordered[rows, :width], ordered[rows, width:].sum(axis=1)
-        forward[rows], reverse[rows], is_short = _solve(head, rest, starts[rows], vocab_size, rules)
+        forward[rows], reverse[rows], is_short = solve_in_head(head, rest, starts[rows], vocab_size, rules)
         rows = rows[is_short] if width < vocab_size else rows[:0]
     return forward, reverse
 

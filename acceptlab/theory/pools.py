@@ -5,6 +5,9 @@ argmax and raises those below) until they share a level: the arithmetic mean of 
 KL(target || draft), the geometric mean for KL(draft || target). Candidates join in order while they are on
 the far side of the running mean. Boundary: sorted candidates in, level and divergence out; no rules, no token
 ids.
+
+Many pools are solved at once as *lines*: the start token followed by its candidates. With sign +1 candidates
+descend and join while above the mean, with sign -1 they ascend and join while below it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from jaxtyping import Bool, Float, Int
 from acceptlab.theory.floatforms import entropic_excess, exponential_excess, log_ratio
 
 Candidates = Float[np.ndarray, "*batch width"]
+Lines = Float[np.ndarray, "*batch length"]
 Scalars = Float[np.ndarray, "*batch"]
+Signs = Float[np.ndarray, "..."]
 Order = Literal["descending", "ascending"]
 
 
@@ -35,6 +40,19 @@ class Pooled:
     divergence: Scalars
 
 
+@dataclass(frozen=True)
+class Melted:
+    """A pool of the reverse direction before renormalisation: of mass 1 a draft has lost `loss`."""
+
+    count: Int[np.ndarray, "*batch"]
+    level: Scalars
+    loss: Scalars
+
+    def divergence(self, outside: Scalars) -> Scalars:
+        """-log(1 - loss), where `outside` is the mass that is not in the pool: what is left is summed directly."""
+        return _from_loss(self.loss, np.maximum(outside, 0.0) + (self.count + 1) * self.level)
+
+
 def pool_forward(start: Scalars, candidates: Candidates, order: Order = "descending") -> Pooled:
     """Least KL(target || draft): the level is the mean of the pooled probabilities.
 
@@ -43,14 +61,7 @@ def pool_forward(start: Scalars, candidates: Candidates, order: Order = "descend
         candidates: other probabilities, sorted; broadcast against `start`.
         order: descending candidates join while above the mean, ascending ones while below it.
     """
-    means, joins = _running_means(start, candidates, _beyond(start, candidates, order), order)
-    count = np.logical_and.accumulate(joins, axis=-1).sum(axis=-1)
-    level = _pick(means, count)
-    safe_level = np.where(level > 0.0, level, 1.0)
-    members, values = _members(candidates, count)
-    offsets = np.where(members, (values - safe_level[..., None]) / safe_level[..., None], 0.0)
-    total = entropic_excess((start - safe_level) / safe_level) + entropic_excess(offsets).sum(axis=-1)
-    return Pooled(count, level, safe_level * total)
+    return pool_lines(_line(start, candidates), _sign(order))
 
 
 def pool_reverse(
@@ -70,66 +81,105 @@ def pool_reverse(
             sign.
         order: descending candidates join while above the mean, ascending ones while below it.
     """
-    candidates = np.asarray(candidates, dtype=np.float64)
-    reference = np.maximum(candidates[..., 0] if order == "descending" else start, np.finfo(np.float64).tiny)
-    is_zero = start <= 0.0
-    start_log = np.where(is_zero, 0.0, log_ratio(np.where(is_zero, 1.0, start), reference))
-    logs = log_ratio(candidates, reference[..., None])
-    beyond = _beyond(start, candidates, order)
-    # logarithms of zeros that cannot join would only spread infinities
-    means, joins = _running_means(start_log, np.where(candidates > 0.0, logs, 0.0), beyond, order)
-    count = np.logical_and.accumulate(joins & (candidates > 0.0), axis=-1).sum(axis=-1)
-    level_log = _pick(means, count)
-    level = reference * np.exp(level_log)
-    members, values = _members(candidates, count)
-    steps = np.where(members, _members(logs, count)[1] - level_log[..., None], 0.0)
-    loss = _loss(start, start_log - level_log, level) + _loss(values, steps, level[..., None]).sum(axis=-1)
-    outside = _pick(_suffix_sums(candidates), count) + rest
-    remaining = np.maximum(outside, 0.0) + (count + 1) * level
-    divergence = _from_loss(loss, remaining)
+    line = _line(start, candidates)
+    candidates = line[..., 1:]
+    reference = np.maximum(line[..., :2].max(axis=-1), np.finfo(np.float64).tiny)
+    melted = melt_lines(line, log_line(line, reference), reference, _sign(order))
+    divergence = melted.divergence(_pick(suffix_sums(candidates), melted.count) + rest)
+    pooled = Pooled(melted.count, melted.level, divergence)
     if order == "ascending":
-        return _with_zeros(start, candidates, rest, Pooled(count, level, divergence))
+        return _with_zeros(line[..., 0], candidates, rest, pooled)
+    is_zero = line[..., 0] <= 0.0
     return Pooled(
-        np.where(is_zero, 0, count), np.where(is_zero, 0.0, level), np.where(is_zero, np.inf, divergence)
+        np.where(is_zero, 0, pooled.count),
+        np.where(is_zero, 0.0, pooled.level),
+        np.where(is_zero, np.inf, divergence),
     )
 
 
-def _beyond(start: Scalars, candidates: Candidates, order: Order) -> Bool[np.ndarray, "*batch width"]:
-    """Candidates strictly beyond the start token: rounding of a mean must not pool equals."""
-    return candidates > start[..., None] if order == "descending" else candidates < start[..., None]
+def pool_lines(lines: Lines, sign: Signs) -> Pooled:
+    """Forward pools of lines; `sign` broadcasts against the batch."""
+    count, level = _join(lines, lines, sign)
+    is_member = _members(lines, count)
+    sizes = count.ravel() + 1
+    safe_level = np.repeat(np.where(level > 0.0, level, 1.0).ravel(), sizes)
+    excess = entropic_excess((lines[..., : is_member.shape[-1]][is_member] - safe_level) / safe_level)
+    return Pooled(count, level, level * _sums(excess, sizes).reshape(level.shape))
 
 
-def _running_means(
-    start: Scalars, values: Candidates, beyond: Bool[np.ndarray, "*batch width"], order: Order
-) -> tuple[Candidates, Bool[np.ndarray, "*batch width"]]:
-    """Mean of the start and the first k values for k = 0..width, and whether value k is beyond the k-th of
-    them.
+def melt_lines(lines: Lines, log_lines: Lines, reference: Scalars, sign: Signs) -> Melted:
+    """Reverse pools of lines whose logarithms, relative to `reference`, are `log_lines` (see `log_line`)."""
+    count, level_log = _join(log_lines, lines, sign)
+    level = reference * np.exp(level_log)
+    is_member = _members(lines, count)
+    sizes, length = count.ravel() + 1, is_member.shape[-1]
+    steps = log_lines[..., :length][is_member] - np.repeat(level_log.ravel(), sizes)
+    losses = _loss(lines[..., :length][is_member], steps, np.repeat(level.ravel(), sizes))
+    return Melted(count, level, _sums(losses, sizes).reshape(level.shape))
+
+
+def log_line(lines: Lines, reference: Scalars) -> Lines:
+    """Logarithms of probabilities relative to a reference of each line.
+
+    Those of zeros, which join no pool that counts, are put to 0: they would only spread infinities.
     """
-    sums = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
-    means = (start[..., None] + sums) / np.arange(1, values.shape[-1] + 2)
-    is_out = values > means[..., :-1] if order == "descending" else values < means[..., :-1]
-    return means, beyond & is_out
+    return np.where(lines > 0.0, log_ratio(lines, reference[..., None]), 0.0)
 
 
-def _pick(values: Candidates, index: Int[np.ndarray, "*batch"]) -> Scalars:
-    values = np.broadcast_to(values, (*index.shape, values.shape[-1]))
-    return np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
-
-
-def _members(
-    values: Candidates, count: Int[np.ndarray, "*batch"]
-) -> tuple[Bool[np.ndarray, "*batch pooled"], Candidates]:
-    """Which of the leading values are pooled, and those values; cut at the longest pool."""
-    width = int(count.max(initial=0))
-    return np.arange(width) < count[..., None], values[..., :width]
-
-
-def _suffix_sums(values: Candidates) -> Candidates:
+def suffix_sums(values: Candidates) -> Candidates:
     """Sum of the values from the k-th on, for k = 0..width; small ones first where the order is
     descending.
     """
-    sums = np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
-    return np.concatenate([sums, np.zeros((*values.shape[:-1], 1))], axis=-1)
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values[..., ::-1], axis=-1, out=sums[..., -2::-1])
+    return sums
+
+
+def zero_divergence(start: Scalars, others: Scalars) -> Scalars:
+    """Least KL(draft || target) of losing the start token altogether; `others` is the mass of all other tokens."""
+    return _from_loss(start, others)
+
+
+def _line(start: Scalars, candidates: Candidates) -> Lines:
+    start, candidates = np.asarray(start, dtype=np.float64), np.asarray(candidates, dtype=np.float64)
+    shape = np.broadcast_shapes(start.shape, candidates.shape[:-1])
+    line = np.empty((*shape, candidates.shape[-1] + 1))
+    line[..., 0], line[..., 1:] = start, candidates
+    return line
+
+
+def _sign(order: Order) -> Signs:
+    return np.asarray(1.0 if order == "descending" else -1.0)
+
+
+def _join(values: Lines, probs: Lines, sign: Signs) -> tuple[Int[np.ndarray, "*batch"], Scalars]:
+    """How many candidates join their start, and the mean of those that did.
+
+    A candidate must lie beyond the mean of all before it, and by its probability beyond the start token:
+    rounding of a mean must not pool equals.
+    """
+    means = np.cumsum(values, axis=-1)
+    means /= np.arange(1, values.shape[-1] + 1)
+    joins = np.zeros(values.shape, dtype=bool)
+    signs = sign[..., None]
+    np.greater(signs * values[..., 1:], signs * means[..., :-1], out=joins[..., :-1])
+    joins[..., :-1] &= signs * probs[..., 1:] > signs * probs[..., :1]
+    count = joins.argmin(axis=-1)  # the last one never joins: it stands for the end of the line
+    return count, _pick(means, count)
+
+
+def _members(lines: Lines, count: Int[np.ndarray, "*batch"]) -> Bool[np.ndarray, "*batch pooled"]:
+    """Which of the leading tokens are pooled, the start token first; cut at the longest pool."""
+    return np.arange(int(count.max(initial=0)) + 1) <= count[..., None]
+
+
+def _sums(values: Float[np.ndarray, " members"], sizes: Int[np.ndarray, " pools"]) -> Scalars:
+    """Sums over the members of every pool, none of which is empty."""
+    return np.add.reduceat(values, np.cumsum(sizes) - sizes) if sizes.size else np.zeros(0)
+
+
+def _pick(values: Candidates, index: Int[np.ndarray, "*batch"]) -> Scalars:
+    return np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
 
 
 def _loss(probs: Candidates, steps: Candidates, level: Candidates) -> Candidates:
@@ -152,11 +202,10 @@ def _with_zeros(start: Scalars, candidates: Candidates, rest: Scalars, pooled: P
     """Where a candidate has probability 0, the level is 0 and the pool is the start token with all the
     zeros.
     """
-    n_zeros = (np.broadcast_to(candidates, (*start.shape, candidates.shape[-1])) <= 0.0).sum(axis=-1)
-    others = candidates.sum(axis=-1) + rest
+    n_zeros = (candidates <= 0.0).sum(axis=-1)
     has_zero = n_zeros > 0
     return Pooled(
         np.where(has_zero, n_zeros, pooled.count),
         np.where(has_zero, 0.0, pooled.level),
-        np.where(has_zero, _from_loss(start, others), pooled.divergence),
+        np.where(has_zero, zero_divergence(start, candidates.sum(axis=-1) + rest), pooled.divergence),
     )
