@@ -23,29 +23,31 @@ def top(
     values are those of `topk`.
     """
     is_plain = scores.device.type == "cpu" and scores.dtype in {torch.float32, torch.float64}
-    if is_plain and scores.shape[1] >= 4 * k * _FOLD:
-        rows = scores.detach().numpy()
-        values, ids = np.empty((len(rows), k), rows.dtype), np.empty((len(rows), k), np.int64)
-        if all(_top_of_row(*each) for each in zip(rows, values, ids, strict=True)):
-            return torch.from_numpy(values), torch.from_numpy(ids)
+    if is_plain and scores.shape[1] >= 4 * k * _FOLD and len(scores):
+        found = _top_of_rows(scores.detach().numpy(), k)
+        if found is not None:
+            return torch.from_numpy(found[0]), torch.from_numpy(found[1])
     largest, places = scores.topk(k)
     return largest, places
 
 
-def _top_of_row(
-    row: Float[np.ndarray, " vocab"], values: Float[np.ndarray, " k"], ids: Int64[np.ndarray, " k"]
-) -> bool:
-    """Write the same of one row; False where it has a nan, which `topk` puts first, or too many equal entries."""
-    k, n_columns = len(values), len(row) // _FOLD
+def _top_of_rows(
+    rows: Float[np.ndarray, "rows vocab"], k: int
+) -> tuple[Float[np.ndarray, "rows k"], Int64[np.ndarray, "rows k"]] | None:
+    """The same; None where there is a nan, which `topk` puts first, or where too many entries are equal."""
+    n_rows, vocab = rows.shape
+    n_columns = vocab // _FOLD
     n_folded = _FOLD * n_columns
-    maxima = row[:n_folded].reshape(_FOLD, n_columns).max(axis=0)
-    if np.isnan(maxima.max()) or (n_folded < len(row) and np.isnan(row[n_folded:]).any()):
-        return False
-    level = np.partition(maxima, n_columns - k)[n_columns - k]
-    places = (row >= level).nonzero()[0]
-    if len(places) > _CROWD * k:
-        return False
-    found = row[places]
-    order = (-found).argsort(kind="stable")[:k]
-    values[:], ids[:] = found[order], places[order]
-    return True
+    maxima = rows[:, :n_folded].reshape(n_rows, _FOLD, n_columns).max(axis=1)
+    if np.isnan(maxima.max()) or np.isnan(rows[:, n_folded:]).any():
+        return None
+    levels = np.partition(maxima, n_columns - k, axis=1)[:, n_columns - k]
+    values, ids = np.empty((n_rows, k), rows.dtype), np.empty((n_rows, k), np.int64)
+    for place, (row, level) in enumerate(zip(rows, levels, strict=True)):
+        places = (row >= level).nonzero()[0]
+        if len(places) > _CROWD * k:
+            return None
+        found = row[places]
+        order = (-found).argsort(kind="stable")[:k]
+        values[place], ids[place] = found[order], places[order]
+    return values, ids

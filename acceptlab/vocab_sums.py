@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Shaped
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from acceptlab.errors import RunError
@@ -71,25 +71,17 @@ def full_sums(
     Raises:
         RunError: logits that are nan or infinite.
     """
-    n_rows, vocab = logits[TARGET].shape
-    device = logits[TARGET].device
-    sums = torch.empty((n_rows, 9), dtype=torch.float64, device=device)
-    size = 1 if device.type == "cpu" else max(n_rows, 1)
-    buffers = _workspace(size, vocab, device)
-    tops = []
-    for start in range(0, max(n_rows, 1), size):
-        block = slice(start, min(start + size, n_rows))
-        of_block = None if sampling is None else [side[block] for side in sampling]
-        tops += _add_block(sums[block], [side[block] for side in logits], of_block, buffers)
-    values, ids = _ordered(*(_by_model(each) for each in zip(*tops, strict=True)))
+    vocab, device = logits[TARGET].shape[1], logits[TARGET].device
+    tops = [top(side, min(HEAD, vocab)) for side in logits]
+    values, ids = _ordered(*(torch.stack(each, dim=1).cpu().numpy() for each in zip(*tops, strict=True)))
     largest = values[:, :, :1]
     if not np.isfinite(largest).all():
         raise RunError("a model gave logits that are nan or infinite: try --dtype float32")
-    raw = _Raw.of(sums.cpu().numpy())
+    raw = _Raw.of(_sums(logits, sampling, tops).cpu().numpy())
     probs = np.exp(values - largest) / raw.totals[:, :, None]
     certain = (values > values[:, :, -1:]).sum(axis=-1)
-    places = torch.from_numpy(parent_index).to(device), token_ids.to(device)
-    of_nodes = torch.stack([side[places] for side in logits], dim=1).double().cpu().numpy()
+    places = torch.from_numpy(parent_index * vocab).add_(token_ids).to(device)
+    of_nodes = torch.stack([side.take(places) for side in logits], dim=1).cpu().numpy().astype(np.float64)
     return Sums(
         _scalars(raw, logits, sampling is None),
         tuple(Head(ids[:, side], probs[:, side], certain[:, side]) for side in (TARGET, DRAFT)),
@@ -105,18 +97,12 @@ def _workspace(n_rows: int, vocab: int, device: torch.device) -> tuple[Tensor, T
     return both, torch.empty_like(both)
 
 
-def _by_model(blocks: Sequence[Shaped[Tensor, "rows head"]]) -> Shaped[np.ndarray, "contexts 2 head"]:
-    """Join the heads of the blocks, in which the models take turns."""
-    sides = [torch.cat(list(blocks[side::2])) for side in (TARGET, DRAFT)]
-    return torch.stack(sides, dim=1).cpu().numpy()
-
-
 def _ordered(
     values: Float[np.ndarray, "contexts 2 head"], ids: Int[np.ndarray, "contexts 2 head"]
 ) -> tuple[Float64[np.ndarray, "contexts 2 head"], Int[np.ndarray, "contexts 2 head"]]:
     """Sorted values in float64, with equal ones by lower id."""
     values = values.astype(np.float64)
-    if not (values[..., 1:] == values[..., :-1]).any():
+    if not ((values[..., 1:] == values[..., :-1]) & (ids[..., 1:] < ids[..., :-1])).any():
         return values, ids
     order = np.lexsort((ids, -values), axis=-1)
     return np.take_along_axis(values, order, -1), np.take_along_axis(ids, order, -1)
@@ -139,43 +125,47 @@ class _Raw:
 
     @classmethod
     def of(cls, sums: Float[np.ndarray, "contexts 9"]) -> _Raw:
-        """Name what `_add_block` wrote."""
+        """Name what `_sums` wrote."""
         return cls(sums[:, :2], sums[:, 2:6].reshape(-1, 2, 2), sums[:, 6], sums[:, 7], sums[:, 8])
 
 
-def _add_block(
-    sums: Float[Tensor, "rows 9"],
-    logits: Sequence[Float[Tensor, "rows vocab"]],
-    sampling: Sequence[Float[Tensor, "rows vocab"]] | None,
-    buffers: tuple[Tensor, Tensor],
-) -> list[tuple[Float[Tensor, "rows head"], Int[Tensor, "rows head"]]]:
-    """Write the sums of some contexts into `sums`, in the order of `_Raw`, and give the heads of both models.
+def _sums(
+    logits: tuple[Tensor, Tensor],
+    sampling: tuple[Tensor, Tensor] | None,
+    tops: Sequence[tuple[Tensor, Tensor]],
+) -> Float[Tensor, "contexts 9"]:
+    """What `_Raw` names, in that order.
 
-    The buffers are used again and again, and each part of a row as soon as it is there: it is still in the cache.
+    On a CPU row by row in buffers that are used again and again, each part of a row as soon as it is there: it is
+    still in the cache.
     """
     n_rows, vocab = logits[TARGET].shape
-    shifted, weights = (buffer[:n_rows] for buffer in buffers)
-    tops = []
-    for side in (TARGET, DRAFT):
-        tops.append(top(logits[side], min(HEAD, vocab)))
-        own = shifted[:, side]
-        own.copy_(logits[side]).sub_(tops[side][0][:, :1])
-        torch.exp(own, out=weights[:, side])
+    device = logits[TARGET].device
+    sums = torch.empty((n_rows, 9), dtype=torch.float64, device=device)
+    size = 1 if device.type == "cpu" else max(n_rows, 1)
+    shifted, weights = _workspace(size, vocab, device)
+    spare = shifted[:, TARGET]  # where the logits are done with
     of_target, of_draft = weights[:, TARGET], weights[:, DRAFT]
-    totals = torch.sum(weights, dim=-1, out=sums[:, :2])
-    torch.bmm(shifted, weights.transpose(1, 2), out=sums[:, 2:6].view(-1, 2, 2))
-    spare = shifted[:, TARGET]  # done with
-    torch.mul(of_target, of_draft, out=spare)
-    torch.sum(spare.sqrt_(), dim=-1, out=sums[:, 6])
-    if sampling is None:
-        torch.mul(of_target, totals[:, DRAFT:] / totals[:, :DRAFT], out=spare)
-        torch.minimum(spare, of_draft, out=spare)
-    else:
-        torch.minimum(*(probs.to(spare.device) for probs in sampling), out=spare)
-    torch.sum(spare, dim=-1, out=sums[:, 7])
-    of_target.scatter_(1, tops[TARGET][1], 0.0)
-    torch.sum(of_target, dim=-1, out=sums[:, 8])
-    return tops
+    for start in range(0, n_rows, size):
+        block = slice(start, start + size)
+        found = sums[block]
+        for side in (TARGET, DRAFT):
+            own = shifted[:, side]
+            own.copy_(logits[side][block]).sub_(tops[side][0][block, :1])
+            torch.exp(own, out=weights[:, side])
+        totals = torch.sum(weights, dim=-1, out=found[:, :2])
+        torch.bmm(shifted, weights.transpose(1, 2), out=found[:, 2:6].view(-1, 2, 2))
+        torch.mul(of_target, of_draft, out=spare)
+        torch.sum(spare.sqrt_(), dim=-1, out=found[:, 6])
+        if sampling is None:
+            torch.mul(of_target, totals[:, DRAFT:] / totals[:, :DRAFT], out=spare)
+            torch.minimum(spare, of_draft, out=spare)
+        else:
+            torch.minimum(*(probs[block].to(device) for probs in sampling), out=spare)
+        torch.sum(spare, dim=-1, out=found[:, 7])
+        of_target.scatter_(1, tops[TARGET][1][block], 0.0)
+        torch.sum(of_target, dim=-1, out=found[:, 8])
+    return sums
 
 
 def _scalars(raw: _Raw, logits: tuple[Tensor, Tensor], unwarped: bool) -> dict[str, Any]:
@@ -186,24 +176,23 @@ def _scalars(raw: _Raw, logits: tuple[Tensor, Tensor], unwarped: bool) -> dict[s
     error of some 1e-14 nats.
     """
     products = raw.products
-    undefined = np.flatnonzero(np.isnan(products).any(axis=(1, 2)))
-    if len(undefined):  # -inf under weight 0, which counts as 0
+    if np.isnan(products).any():  # -inf under weight 0, which counts as 0
+        undefined = np.flatnonzero(np.isnan(products).any(axis=(1, 2)))
         products = products.copy()
         products[undefined] = _products_with_zeros(logits, undefined)
-    log_totals = np.log(raw.totals)
-    expected = products / raw.totals[:, None]
-    entropies = [log_totals[:, side] - expected[:, side, side] for side in (TARGET, DRAFT)]
-    cross = [log_totals[:, 1 - side] - expected[:, 1 - side, side] for side in (TARGET, DRAFT)]
+    # [context, whose log probabilities, under whose probabilities]
+    cross = np.log(raw.totals)[:, :, None] - products / raw.totals[:, None]
+    target_entropy, draft_entropy = cross[:, TARGET, TARGET], cross[:, DRAFT, DRAFT]
     affinity = raw.affinity / np.sqrt(raw.totals.prod(axis=1))
     overlap = raw.overlap / raw.totals[:, DRAFT] if unwarped else raw.overlap
     with np.errstate(divide="ignore"):  # distributions without a common token
         renyi_half = -2.0 * np.log(np.minimum(affinity, 1.0))
     return {
-        "target_entropy": entropies[TARGET],
-        "draft_entropy": entropies[DRAFT],
+        "target_entropy": target_entropy,
+        "draft_entropy": draft_entropy,
         "overlap": np.minimum(overlap, 1.0),
-        "kl_target_draft": np.maximum(cross[TARGET] - entropies[TARGET], 0.0),
-        "kl_draft_target": np.maximum(cross[DRAFT] - entropies[DRAFT], 0.0),
+        "kl_target_draft": np.maximum(cross[:, DRAFT, TARGET] - target_entropy, 0.0),
+        "kl_draft_target": np.maximum(cross[:, TARGET, DRAFT] - draft_entropy, 0.0),
         "renyi_half": renyi_half,
     }
 
