@@ -16,7 +16,7 @@ PACKAGE = Path(acceptlab.__file__).parent
 
 LAYERS = (
     {"errors", "records"},
-    {"rules", "rng", "top", "warping"},
+    {"files", "rules", "rng", "top", "warping"},
     {"tree", "models"},
     {"passes"},
     {"pairing", "relaxed", "walk", "theory", "prompts"},

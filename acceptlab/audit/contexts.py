@@ -21,6 +21,7 @@ from torch import Tensor
 from acceptlab.audit.plain import Reference
 from acceptlab.audit.texts import AuditText
 from acceptlab.errors import RunError, UsageError
+from acceptlab.files import replacing
 from acceptlab.rng import generator
 
 DEPTH = 3
@@ -96,14 +97,9 @@ def collect_contexts(
 
 def save_contexts(folder: Path, contexts: Contexts) -> None:
     """Keep contexts in a folder; the target's file comes last and says that both are there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("draft", "target"):
-            temporary = folder / f".contexts-{name}.tmp.npy"
+    for name in ("draft", "target"):
+        with replacing(folder / f"contexts-{name}.npy") as temporary:
             np.save(temporary, getattr(contexts, name).numpy())
-            temporary.replace(folder / f"contexts-{name}.npy")
-    except OSError as error:
-        raise RunError(f"cannot write contexts to '{folder}': {error.strerror or error}") from None
 
 
 def load_contexts(folder: Path) -> Contexts | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from acceptlab.errors import RunError
+from acceptlab.files import replacing
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -17,16 +18,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         RunError: the disk is full or the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write '{path}': {error.strerror or error}") from None
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ in JSON and Parquet.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shutil
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from acceptlab.errors import RunError, UsageError
+from acceptlab.errors import UsageError
+from acceptlab.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,18 +196,11 @@ def _json_value(value: Any) -> Any:
 
 
 def _write(frame: pd.DataFrame, fmt: OutputFormat, output: Path) -> None:
-    temporary = output.with_name(f".{output.name}.tmp")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(output) as temporary:
         if fmt is OutputFormat.PARQUET:
             frame.to_parquet(temporary, index=False)
         else:
             temporary.write_text(_text(frame, fmt), encoding="utf-8", newline="\n")
-        temporary.replace(output)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write '{output}': {error.strerror or error}") from None
     warn(f"wrote {len(frame)} rows to {output}")
 
 

@@ -21,7 +21,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from acceptlab.errors import RunError, UsageError
+from acceptlab.errors import UsageError
+from acceptlab.files import replacing
 
 SUFFIXES = (".png", ".svg", ".pdf")
 GREY = "#4d4d4d"
@@ -215,11 +216,5 @@ def save(figure: Figure, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"cannot draw to '{path}': use a file that ends in {', '.join(SUFFIXES)}")
-    temporary = path.with_name(f".{path.stem}.tmp{suffix}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with look():
-            figure.savefig(temporary, dpi=150, metadata=_NO_DATES[suffix])
-        temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write '{path}': {error.strerror or error}") from None
+    with look(), replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, metadata=_NO_DATES[suffix])

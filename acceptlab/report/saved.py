@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from acceptlab.analysis import AnalysisTable
-from acceptlab.errors import RunError
+from acceptlab.files import replacing
 from acceptlab.report.cells import plain
 
 
@@ -91,25 +90,11 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         RunError: the folder cannot be written.
     """
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """As `write_text`, for bytes."""
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write '{path}': {error.strerror or error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from acceptlab.errors import RunError, UsageError
+from acceptlab.files import replacing
 
 SCHEMA = pa.schema(
     [
@@ -42,15 +43,13 @@ def write_scores(path: Path, frame: pd.DataFrame, facts: Mapping[str, Any]) -> N
     Raises:
         RunError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         table = pa.Table.from_pandas(frame, schema=SCHEMA, preserve_index=False)
-        table = table.replace_schema_metadata({_FACTS: json.dumps(dict(facts)).encode()})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    except (OSError, pa.ArrowInvalid) as error:
+    except pa.ArrowInvalid as error:
         raise RunError(f"cannot write '{path}': {error}") from None
+    table = table.replace_schema_metadata({_FACTS: json.dumps(dict(facts)).encode()})
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
 
 
 def read_scores(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.heads import BlockHead
+from acceptlab.files import replacing
 from acceptlab.training.corpus import Example, make_batch, read_examples
 from acceptlab.training.local_losses import overlap, token_log_probs
-from acceptlab.training.trajectories import list_parts, replace_file
+from acceptlab.training.trajectories import list_parts
 
 DRAFT_FIELDS = (
     pa.field("draft_log_probs", pa.list_(pa.float32()), nullable=False),
@@ -70,7 +71,8 @@ def score_parts(
 
 
 def _write_part(part: Path, table: pa.Table) -> None:
-    replace_file(part, lambda path: pq.write_table(table, path, compression="zstd"))
+    with replacing(part) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
 
 
 def _with_scores(table: pa.Table, part: Path, drafter: Drafter, output_weight: Tensor, name: str) -> pa.Table:

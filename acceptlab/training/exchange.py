@@ -16,6 +16,7 @@ import torch
 
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.errors import RunError, UsageError
+from acceptlab.files import replacing
 from acceptlab.training.generate import Sampled
 from acceptlab.training.static_cache import StaticDecoder
 from acceptlab.training.trajectories import SCHEMA, list_parts, read_part, write_part
@@ -53,10 +54,8 @@ def export_tokens(folders: Sequence[Path], path: Path) -> int:
         tables.append(table.set_column(0, SCHEMA.field("item"), renumbered).select(_TOKEN_COLUMNS))
         first += int(items.max()) + 1
     whole = pa.concat_tables(tables).cast(TOKEN_SCHEMA)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(whole, temporary, compression="zstd", compression_level=12)
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        pq.write_table(whole, temporary, compression="zstd", compression_level=12)
     return sum(len(ids) for ids in whole.column("output_token_ids").to_pylist())
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from acceptlab.errors import RunError, UsageError
+from acceptlab.files import replacing
 from acceptlab.training.generate import (
     ChatFrame,
     ChatTokenizer,
@@ -100,9 +101,8 @@ def open_folder(folder: Path, settings: TrajectorySettings) -> None:
                     f"{folder} was begun with {name} = {stored.get(name)}, not {value}: "
                     "use the same value or another --output"
                 )
-    temporary = path.with_suffix(".json.tmp")
-    temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
 
 
 def list_parts(folder: Path) -> list[Path]:
@@ -262,19 +262,7 @@ def write_part(
         for row, result in zip(rows, scored, strict=True)
     ]
     if keep_features and full:
-        replace_file(features_path(part), lambda path: _save_array(path, [s.features for s in scored]))
-    replace_file(
-        part, lambda path: pq.write_table(pa.Table.from_pylist(full, SCHEMA), path, compression="zstd")
-    )
-
-
-def _save_array(path: Path, arrays: Sequence[np.ndarray | None]) -> None:
-    with path.open("wb") as file:
-        np.save(file, np.concatenate([array for array in arrays if array is not None]))
-
-
-def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file to a temporary name and rename it."""
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    write(temporary)
-    temporary.replace(path)
+        with replacing(features_path(part)) as temporary:
+            np.save(temporary, np.concatenate([one.features for one in scored if one.features is not None]))
+    with replacing(part) as temporary:
+        pq.write_table(pa.Table.from_pylist(full, SCHEMA), temporary, compression="zstd")

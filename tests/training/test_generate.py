@@ -187,7 +187,7 @@ def test_trajectories_resume_and_do_not_depend_on_the_batch(tmp_path: Path) -> N
     assert parts[0].stat().st_mtime_ns == before
     other = generate(tmp_path / "b", replace(SETTINGS, batch_size=2))
     assert [row["output_token_ids"] for row in other] == [row["output_token_ids"] for row in rows]
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.tmp*"))
 
 
 def test_a_file_of_prompts_that_grows_leaves_none_out(tmp_path: Path) -> None:
