@@ -31,7 +31,8 @@ def test_a_failure_leaves_the_old_file_alone(tmp_path: Path) -> None:
             temporary.write_text("half")
             raise KeyboardInterrupt
 
-    pytest.raises(KeyboardInterrupt, fail)
+    with pytest.raises(KeyboardInterrupt):
+        fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
