@@ -91,7 +91,7 @@ def measure(
         sums.heads[TARGET].probs,
         columns["target_entropy"],
         logits[TARGET].shape[1],
-        lambda rows: _softmax_rows(logits[TARGET], rows),
+        lambda rows: _whole_rows(contexts, logits[TARGET], rows),
         certificate_rules(),
         rest_sum=sums.rest,
     )
@@ -107,11 +107,15 @@ def _both(contexts: Contexts) -> tuple[Tensor, Tensor]:
     return contexts.target_probs, contexts.draft_probs
 
 
-def _softmax_rows(
-    logits: Float[Tensor, "contexts vocab"], rows: Int[np.ndarray, " rows"]
+def _whole_rows(
+    contexts: Contexts, target_logits: Float[Tensor, "contexts vocab"], rows: Int[np.ndarray, " rows"]
 ) -> Float[np.ndarray, "rows vocab"]:
-    picked = logits[torch.from_numpy(rows).to(logits.device)]
-    probs: Float[np.ndarray, "rows vocab"] = torch.softmax(picked, dim=-1, dtype=torch.float64).cpu().numpy()
+    """The target's model distributions in some contexts; a lossless rule may have made them already."""
+    given = contexts.target_probs if contexts.unwarped else None
+    table = target_logits if given is None else given
+    picked = table[torch.from_numpy(rows).to(table.device)]
+    whole = torch.softmax(picked, dim=-1, dtype=torch.float64) if given is None else picked
+    probs: Float[np.ndarray, "rows vocab"] = whole.cpu().numpy()
     return probs
 
 

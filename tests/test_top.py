@@ -35,3 +35,13 @@ def test_a_view_of_longer_rows_works() -> None:
     wide = torch.randn((3, 4000), generator=torch.Generator().manual_seed(0))
     view = wide[:, 100:3800]
     assert torch.equal(top(view, 5)[0], view.contiguous().topk(5).values)
+
+
+@pytest.mark.parametrize("place", [7, -1])
+def test_nan_comes_first_as_it_does_in_topk(place: int) -> None:
+    scores = torch.randn((2, 32 * 40 + 3), generator=torch.Generator().manual_seed(0))
+    scores[1, place] = torch.nan
+    values, ids = top(scores, 4)
+    assert values[1, 0].isnan()
+    assert scores[1, ids[1, 0]].isnan()
+    assert not values[0].isnan().any()

@@ -137,6 +137,20 @@ def test_the_short_cut_of_unwarped_distributions_changes_nothing() -> None:
         np.testing.assert_allclose(both[1].contexts[name], values, rtol=1e-12, err_msg=name)
 
 
+def test_whole_rows_are_the_given_distributions_where_nothing_is_warped() -> None:
+    # flat contexts: typical acceptance rejects nothing among the 64 most probable tokens
+    given = contexts(3000, seed=4, spread=0.3)
+    short = replace(given, unwarped=True)
+    both = [
+        measure(each, PARENT_INDEX, tokens(3000), TREE).contexts
+        for each in (short, replace(short, target_probs=None, draft_probs=None))
+    ]
+    expected = thresholds(softmax(given.target_logits), [parse_rule(text) for text in CERTIFICATE_RULES])
+    for name, exact in zip(("thresholds_forward", "thresholds_reverse"), expected, strict=True):
+        for found in both:
+            np.testing.assert_allclose(found[name], exact, rtol=1e-9)  # float64 sums in another order
+
+
 def test_excluded_tokens_have_no_part_in_the_entropy() -> None:
     target = torch.tensor([[0.0, 0.0, -torch.inf]])
     draft = torch.tensor([[0.0, -torch.inf, 0.0]])
