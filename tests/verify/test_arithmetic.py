@@ -271,3 +271,23 @@ def test_the_last_test_is_the_same_where_no_correction_is_wanted() -> None:
                 rtol=1e-12, atol=0, equal_nan=True,
             )  # fmt: skip
             assert short.shape == whole.shape == (40, n_siblings)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("n_siblings", [1, 2, 3, 4])
+def test_one_context_is_as_many(replace: bool, n_siblings: int) -> None:
+    """A single context takes another road: random ones, tokens drawn twice, no support, and nothing left to emit."""
+    rng = np.random.default_rng(n_siblings)
+    target, draft = rng.dirichlet(np.full(5, 0.4), size=(2, 60))
+    draft[:6] = [1.0, 0, 0, 0, 0]
+    draft[6:12] = target[6:12]
+    draft[12:18, 2:] = 0
+    draft /= draft.sum(axis=1, keepdims=True)
+    tokens = torch.from_numpy(rng.integers(0, 5, size=(60, n_siblings)))
+    rows = torch.from_numpy(target), torch.from_numpy(draft)
+    many, _ = sampled_siblings(*rows, tokens, replace=replace, final=False)
+    for i in range(60):
+        one = slice(i, i + 1)
+        accepts, _ = sampled_siblings(*(row[one] for row in rows), tokens[one], replace=replace, final=False)
+        torch.testing.assert_close(accepts, many[one], rtol=1e-12, atol=1e-300, equal_nan=True)
+    assert bool(many.isnan().any()) and bool((many == 1).any())
