@@ -32,10 +32,14 @@ def solve_in_head(
     width = head.shape[1]
     layout = _layout(tuple(rules), width, vocab_size)
     can_reject = starts >= 0.0
-    lines = head[:, layout.places]
-    lines[..., 0] = start = np.where(can_reject, starts, head[:, :1])
+    start = np.where(can_reject, starts, head[:, :1])
+    # only tokens above the least start token can join
+    n_above = int((head > start.min(axis=1, initial=1.0)[:, None]).sum(axis=1).max(initial=0))
+    in_line = layout.places[:, : 1 + max(n_above, layout.longest_tree)]
+    lines = head[:, in_line]
+    lines[..., 0] = start
     reference = np.maximum(head[:, 0], np.finfo(np.float64).tiny)
-    log_lines = log_line(head, reference)[:, layout.places]
+    log_lines = log_line(head, reference)[:, in_line]
     log_lines[..., 0] = log_line(start, reference)
     pooled = pool_lines(lines, layout.sign)
     melted = melt_lines(lines, log_lines, reference[:, None], layout.sign)
@@ -72,6 +76,7 @@ class _Layout:
     first: Int[np.ndarray, " rules"]
     after: Int[np.ndarray, " rules"]
     is_tree: Bool[np.ndarray, " rules"]
+    longest_tree: int
     asks_for_more: bool
     """Whether a tree does not fit into the head, though into the vocabulary."""
 
@@ -87,9 +92,9 @@ def _layout(rules: tuple[Rule, ...], width: int, vocab_size: int) -> _Layout:
     places = np.where((steps > 0) & (steps <= size[:, None]), places, 0)
     sign = np.where(limits > 0, -1, 1)
     first = np.where(limits > 0, width + 1 + size, 0)
-    return _Layout(
-        places, sign, first, size + 1, is_tree, bool(((limits >= width) & (limits < vocab_size)).any())
-    )
+    asks_for_more = bool(((limits >= width) & (limits < vocab_size)).any())
+    longest = int(limits[is_tree].max(initial=0))
+    return _Layout(places, sign, first, size + 1, is_tree, longest, asks_for_more)
 
 
 def _sums_beside(
