@@ -164,14 +164,21 @@ def _side_by_side(columns: Sequence[Float[Tensor, "rows _"]]) -> Float[Tensor, "
     return columns[0] if len(columns) == 1 else torch.cat(list(columns), dim=-1)
 
 
-def join(layers: Iterable[Any]) -> None:
-    """Move the weights of modules (see `LlamaWeights.of`) so that products over the same input are one product."""
-    for layer in layers:
-        for names, block in (("qkv", layer.self_attn), (("gate", "up"), layer.mlp)):
-            parts = [getattr(block, f"{name}_proj").weight for name in names]
-            places = torch.split(torch.cat([part.detach() for part in parts]), [len(part) for part in parts])
-            for part, place in zip(parts, places, strict=True):
-                part.data = place
+def join(layers: Iterable[Any]) -> Tensor:
+    """Move the weights of modules (see `LlamaWeights.of`) into one block of memory and return it.
+
+    In it, weights that read the same input lie one behind the other, so that their products are one.
+    """
+    parts = [
+        getattr(block, f"{name}_proj").weight
+        for layer in layers
+        for names, block in (("qkvo", layer.self_attn), (("gate", "up", "down"), layer.mlp))
+        for name in names
+    ]
+    memory = torch.cat([part.detach().flatten() for part in parts])
+    for part, place in zip(parts, torch.split(memory, [part.numel() for part in parts]), strict=True):
+        part.data = place.view(part.shape)
+    return memory
 
 
 _PACKED_LAYERS: WeakValueDictionary[tuple[int, ...], _Layer] = WeakValueDictionary()

@@ -33,14 +33,14 @@ class LeanDrafter(DrafterModel):
         drafter, shape = model.drafter, model.drafter.shape
         sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
         with torch.no_grad():
-            join(drafter.layers)
+            plain = join(drafter.layers)
             self._layers = FusedLlama(
                 map(LlamaWeights.of, drafter.layers), drafter.norm.weight.detach(), sizes, self._rotary
             )
         super().__init__(drafter, model.name)
         self._output = Packed(self._weight)
         self._kept = drafter.output.token_ids.numpy().astype(np.int64)
-        use_large_pages([*self._layers.packed(), self._output])
+        use_large_pages([*self._layers.packed(), self._output, plain, self._weight])
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
         cos, sin = self.drafter.rotary(positions[None])

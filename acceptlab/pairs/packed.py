@@ -129,18 +129,17 @@ def release(tensors: Iterable[Tensor]) -> None:
             _advise(start, end - start, _PAGE_OUT)
 
 
-def use_large_pages(weights: Iterable[Packed]) -> None:
-    """Ask the system to keep packed weights in large pages, where it can.
+def use_large_pages(weights: Iterable[Packed | Tensor]) -> None:
+    """Ask the system to keep weights in large pages, where it can.
 
     Every pass reads all weights, and with small pages the translation of addresses takes a sixth of its time.
     """
     blocks: set[int] = set()
-    for packed in weights:
-        start, n_bytes = packed.place()
+    for weight in weights:
+        start, n_bytes = weight.place() if isinstance(weight, Packed) else (weight.data_ptr(), weight.nbytes)
         blocks.update(range(start // _HUGE, -(-(start + n_bytes) // _HUGE)))
-    for block in sorted(
-        blocks
-    ):  # one by one: a block whose ends are not mapped is refused, and only that one
+    # one by one: a block whose ends are not mapped is refused, and only that one
+    for block in sorted(blocks):
         _advise(block * _HUGE, _HUGE, _COLLAPSE)
 
 
