@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from acceptlab.pairs.fused import Part
 from acceptlab.pairs.lean import LeanModel, can_run_lean
 from acceptlab.pairs.packed import few_rows
+from acceptlab.pairs.slots import Part
 from acceptlab.passes import Pass
 
 _FIRST_CAPACITY = 256

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from acceptlab.pairs.packed import Packed
-
-FIRST_CAPACITY = 256
-_LONG = 64
-"""From this many rows on attention runs in blocks: the table of scores would be large."""
+from acceptlab.pairs.slots import FIRST_CAPACITY, LONG, LlamaSizes, OpenSlots, Part, SlotCache, bounds
 
 Rotary = Callable[[Int[Tensor, " rows"]], tuple[Float[Tensor, "rows dim"], Float[Tensor, "rows dim"]]]
 
@@ -55,56 +51,6 @@ class LlamaWeights:
     def matrices(self) -> tuple[Tensor, ...]:
         """All weights but the scales of the norms."""
         return self.q, self.k, self.v, self.o, self.gate, self.up, self.down
-
-
-@dataclass(frozen=True)
-class LlamaSizes:
-    """What the shapes of the weights do not tell."""
-
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    rms_eps: float
-
-
-class SlotCache:
-    """Keys and values of one sequence in one buffer, (layers, 2 * kv_heads, capacity, head_dim), that doubles."""
-
-    def __init__(self, n_layers: int, n_rows: int, head_dim: int) -> None:
-        self.length = 0
-        self.buffer = torch.zeros((n_layers, n_rows, FIRST_CAPACITY, head_dim))
-
-    def open(self, n_slots: int) -> slice:
-        """Make room for that many more slots and return them."""
-        start, end = self.length, self.length + n_slots
-        capacity = self.buffer.shape[2]
-        if end > capacity:
-            old = self.buffer
-            self.buffer = old.new_zeros((*old.shape[:2], max(end, 2 * capacity), old.shape[3]))
-            self.buffer[:, :, :start] = old[:, :, :start]
-        self.length = end
-        return slice(start, end)
-
-    def keep(self, first: int, tail: Int[Tensor, " slots"]) -> None:
-        """Keep the first slots as they are and move the slots `tail` behind them."""
-        self.length = first + len(tail)
-        if len(tail):
-            self.buffer[:, :, first : self.length] = self.buffer[:, :, tail]
-
-    def keep_slots(self, slots: Int[Tensor, " kept"]) -> None:
-        """Keep exactly these slots, in this order; slots that stay in place are not copied."""
-        moved = torch.nonzero(slots != torch.arange(len(slots)))
-        first = int(moved[0, 0]) if len(moved) else len(slots)
-        self.keep(first, slots[first:])
-
-
-@dataclass(frozen=True)
-class Part:
-    """The rows of one sequence in a pass; `visible` (rows, slots) is None for a plain causal run."""
-
-    cache: SlotCache
-    n_rows: int
-    visible: Bool[Tensor, "rows slots"] | None
 
 
 class _Layer:
@@ -269,23 +215,20 @@ class FusedLlama:
         `plain` takes the weights as they were before packing: a little faster for one row.
         """
         cos, sin = self._tables.at(positions)
-        spans = [part.cache.open(part.n_rows) for part in parts]
-        bounds = _bounds(parts)
-        biases = [_bias(part, self._group) for part in parts]
+        slots = [OpenSlots.open(part, self.sizes) for part in parts]
+        places = bounds(parts)
+        n_rows, head_dim = len(x), self.sizes.head_dim
         for number, layer in enumerate(self._layers):
-            heads = layer.qkv(self._normed(x), plain).view(len(x), -1, self.sizes.head_dim)
-            heads = torch.addcmul(heads * cos, heads.roll(self.sizes.head_dim // 2, -1), sin)
-            attended = [
-                self._attend(heads[start:end], part.cache.buffer[number], span, bias)
-                for part, (start, end), span, bias in zip(parts, bounds, spans, biases, strict=True)
-            ]
-            x = layer.add_o(attended[0] if len(attended) == 1 else torch.cat(attended), x, plain)
+            heads = layer.qkv(self._normed(x), plain).view(n_rows, -1, head_dim)
+            heads = torch.addcmul(heads * cos, heads.roll(head_dim // 2, -1), sin)
+            if len(slots) == 1:
+                attended = self._attend(heads, slots[0], number)
+            else:
+                each = zip(slots, places, strict=True)
+                attended = torch.cat([self._attend(heads[a:b], part, number) for part, (a, b) in each])
+            x = layer.add_o(attended, x, plain)
             x = layer.add_mlp(self._normed(x), x, plain)
         return x
-
-    @property
-    def _group(self) -> int:
-        return self.sizes.n_heads // self.sizes.n_kv_heads
 
     def _normed(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows size"]:
         """Every row over its root mean square, short of the factor sqrt(size), which the weights hold."""
@@ -298,49 +241,25 @@ class FusedLlama:
         return self._normed(x).mul_(self._output_scale)
 
     def _attend(
-        self, heads: Float[Tensor, "rows heads dim"], buffer: Tensor, span: slice, bias: Tensor | None
+        self, heads: Float[Tensor, "rows heads dim"], slots: OpenSlots, number: int
     ) -> Float[Tensor, "rows size"]:
         """Append keys and values, then attend: grouped heads of one key head are rows of one product."""
-        n_rows, n_heads, n_kv = heads.shape[0], self.sizes.n_heads, self.sizes.n_kv_heads
-        buffer[:, span] = heads[:, n_heads:].transpose(0, 1)
-        used = buffer[:, : span.stop]
-        keys, values = used[:n_kv], used[n_kv:]
-        query = heads[:, :n_heads].view(n_rows, n_kv, self._group, -1).permute(1, 2, 0, 3)
-        if n_rows >= _LONG:
-            return _attend_long(query, keys, values, bias, is_causal=bias is None)
-        scores = torch.bmm(query.reshape(n_kv, self._group * n_rows, -1), keys.transpose(1, 2))
-        if bias is not None:
-            scores[..., -bias.shape[-1] :].add_(bias)
+        n_rows, n_all, dim = heads.shape
+        n_heads, n_kv = self.sizes.n_heads, self.sizes.n_kv_heads
+        group, start, stride = n_heads // n_kv, heads.storage_offset(), n_all * dim
+        # one view each instead of a slice, a reshape and a transposition: this runs in every layer of every pass
+        new = heads.as_strided((2 * n_kv, n_rows, dim), (dim, stride, 1), start + n_heads * dim)
+        slots.new[number].copy_(new)
+        query = heads.as_strided((n_kv, group, n_rows, dim), (group * dim, dim, stride, 1), start)
+        keys, values = slots.keys[number], slots.values[number]
+        if n_rows >= LONG:
+            return _attend_long(query, keys, values, slots.bias, is_causal=slots.bias is None)
+        scores = torch.bmm(query.reshape(n_kv, group * n_rows, dim), keys.transpose(1, 2))
+        if slots.bias is not None:
+            scores[..., -slots.bias.shape[-1] :].add_(slots.bias)
         out = torch.bmm(scores.softmax(dim=-1), values)
-        return out.view(n_kv, self._group, n_rows, -1).permute(2, 0, 1, 3).reshape(n_rows, -1)
-
-
-def _bounds(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """First and last row of every part among all rows."""
-    ends = [0]
-    for part in parts:
-        ends.append(ends[-1] + part.n_rows)
-    return list(pairwise(ends))
-
-
-def _bias(part: Part, group: int) -> Float[Tensor, "rows slots"] | None:
-    """What is added to the scores of the last slots: 0 where a row may look, else -inf; None where all may.
-
-    The slots before the first one that is hidden from any row are left out, the rows repeated for grouped heads.
-    """
-    visible = part.visible
-    n_slots, n_rows = part.cache.length, part.n_rows
-    is_long = n_rows >= _LONG
-    if visible is None:
-        if n_rows == 1 or (is_long and n_slots == n_rows):
-            return None
-        visible = torch.ones((n_rows, n_slots), dtype=torch.bool).tril(n_slots - n_rows)
-    if bool(visible.all()):
-        return None
-    hidden = torch.nonzero(~visible.all(dim=0))
-    first = 0 if is_long else int(hidden[0])
-    bias = torch.zeros((n_rows, n_slots - first)).masked_fill_(~visible[:, first:], -torch.inf)
-    return bias if is_long else bias.repeat(group, 1)
+        by_row = out.as_strided((n_rows, n_kv, group, dim), (dim, group * n_rows * dim, n_rows * dim, 1))
+        return by_row.reshape(n_rows, n_heads * dim)
 
 
 def _attend_long(

@@ -15,8 +15,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from acceptlab.pairs.devices import free_memory
-from acceptlab.pairs.fused import FusedLlama, LlamaSizes, LlamaWeights, Part, SlotCache
+from acceptlab.pairs.fused import FusedLlama, LlamaWeights
 from acceptlab.pairs.packed import Packed, is_available, release, use_large_pages
+from acceptlab.pairs.slots import LlamaSizes, Part, SlotCache
 
 _ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 """Same layers: RMS norms, rotary positions, grouped heads, a gated feed-forward block, no biases."""

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from acceptlab.drafters.model import DrafterModel
-from acceptlab.pairs.fused import FusedLlama, LlamaSizes, LlamaWeights, Part, join
+from acceptlab.pairs.fused import FusedLlama, LlamaWeights, join
 from acceptlab.pairs.packed import Packed, few_rows, is_available, use_large_pages
+from acceptlab.pairs.slots import LlamaSizes, Part
 from acceptlab.passes import Pass
 
 
