@@ -62,10 +62,11 @@ class HeadModel:
         """Empty the cache."""
         shape = self.head.shape
         empty = torch.empty(1, shape.n_kv_heads, 0, shape.head_dim, device=self.device)
+        n_layers = len(self.head.decoder_layers)
         self._n_true = 0
         self._positions = torch.empty(0, dtype=torch.long)
         self._hidden = torch.empty(0, shape.hidden_size, device=self.device)
-        self._keys, self._values = empty, empty
+        self._keys, self._values = [empty] * n_layers, [empty] * n_layers
         self._block = torch.empty(0, self.vocab_size, device=self.device)
 
     @torch.inference_mode()
@@ -104,31 +105,27 @@ class HeadModel:
     def _fused(self, token_ids: Tensor, start: int) -> Tensor:
         """Inputs of committed tokens from position `start` on; position 0 has no hidden state before it."""
         end = start + len(token_ids)
-        before = self._target().hidden(max(start - 1, 0), end - 1)
+        before = self._target().hidden(max(start - 1, 0), end - 1).float()
         if start == 0:
             before = torch.cat([torch.zeros(1, self.head.shape.hidden_size, device=self.device), before])
-        return self.head.fuse(before.float(), token_ids.to(self.device))[None]
+        if start < int(self.head.first_position):
+            known = torch.arange(start, end, device=self.device) >= self.head.first_position
+            before = before * known[:, None]
+        return self.head.fuse(before, token_ids.to(self.device))[None]
 
-    def _seen(self, positions: Tensor, slots: Tensor) -> Tensor:
-        """Rows see earlier slots from the first trained position on, and themselves."""
-        first = self.head.first_position.cpu()
-        return ((slots[None] <= positions[:, None]) & (slots >= first)[None]) | (
-            slots[None] == positions[:, None]
-        )
+    def _trained(self, slots: Tensor) -> Tensor:
+        """Which positions may be seen: a block head was trained without those before the first hidden state."""
+        first = int(self.head.first_position) if isinstance(self.head, BlockHead) else 0
+        return slots >= first
 
     def _run_committed(self, token_ids: Tensor) -> Tensor:
         start = self._n_true
         fused = self._fused(token_ids, start)
         positions = torch.arange(start, start + len(token_ids))
-        query, key, value = self.head.layer.project(fused, self.head.rotary(positions[None].to(self.device)))
-        self._keys = torch.cat([self._keys, key], dim=2)
-        self._values = torch.cat([self._values, value], dim=2)
-        self._append(positions)
+        slots = torch.cat([self._positions, positions])
+        seen = (slots[None] <= positions[:, None]) & self._trained(slots)[None]
+        hidden = self._run(fused, positions, seen | (slots[None] == positions[:, None]))
         self._n_true = self.n_slots
-        seen = self._seen(positions, self._positions).to(self.device)
-        x = self.head.layer.finish(fused, attend(query, self._keys, self._values, seen))
-        hidden: Tensor = self.head.norm(x)[0]
-        self._hidden = torch.cat([self._hidden, hidden])
         return hidden
 
     def _run_drafted(
@@ -137,13 +134,19 @@ class HeadModel:
         earlier = visible[:, : self.n_slots] & (self._positions[None] == positions[:, None] - 1)
         parents = earlier.long().argmax(dim=1).to(self.device)
         fused = head.fuse(self._hidden[parents], token_ids.to(self.device))[None]
-        query, key, value = head.layer.project(fused, head.rotary(positions[None].to(self.device)))
-        self._keys = torch.cat([self._keys, key], dim=2)
-        self._values = torch.cat([self._values, value], dim=2)
-        self._append(positions)
-        seen = (visible & (self._positions >= head.first_position.cpu())[None]).to(self.device)
-        hidden: Tensor = head.norm(head.layer.finish(fused, attend(query, self._keys, self._values, seen)))[0]
+        return self._run(fused, positions, visible)
+
+    def _run(self, x: Tensor, positions: Tensor, seen: Tensor) -> Float[Tensor, "rows size"]:
+        """Append slots to every layer's cache; their normed hidden states, which are kept as well."""
+        rotary, mask = self.head.rotary(positions[None].to(self.device)), seen.to(self.device)
+        for number, layer in enumerate(self.head.decoder_layers):
+            query, key, value = layer.project(x, rotary)
+            self._keys[number] = torch.cat([self._keys[number], key], dim=2)
+            self._values[number] = torch.cat([self._values[number], value], dim=2)
+            x = layer.finish(x, attend(query, self._keys[number], self._values[number], mask))
+        hidden: Tensor = self.head.norm(x)[0]
         self._hidden = torch.cat([self._hidden, hidden])
+        self._append(positions)
         return hidden
 
     def _open_block(self, head: BlockHead, token_ids: Tensor) -> Tensor:
@@ -153,8 +156,8 @@ class HeadModel:
         block = head.block_inputs(fused, gamma)[None]
         places = torch.arange(anchor, anchor + gamma)
         query, key, value = head.layer.project(block, head.rotary(places[None].to(self.device)))
-        keys = torch.cat([self._keys[:, :, :anchor], key], dim=2)
-        values = torch.cat([self._values[:, :, :anchor], value], dim=2)
+        keys = torch.cat([self._keys[0][:, :, :anchor], key], dim=2)
+        values = torch.cat([self._values[0][:, :, :anchor], value], dim=2)
         seen = torch.ones(gamma, anchor + gamma, dtype=torch.bool)
         seen[:, : min(int(head.first_position), anchor)] = False
         x = head.layer.finish(block, attend(query, keys, values, seen.to(self.device)))
@@ -184,4 +187,5 @@ class HeadModel:
         kept = int((in_place & (slots < self._n_true)).long().cumprod(dim=0).sum())
         self._n_true = kept
         self._positions, self._hidden = self._positions[:kept], self._hidden[:kept]
-        self._keys, self._values = self._keys[:, :, :kept], self._values[:, :, :kept]
+        self._keys = [keys[:, :, :kept] for keys in self._keys]
+        self._values = [values[:, :, :kept] for values in self._values]

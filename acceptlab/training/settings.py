@@ -17,7 +17,8 @@ from acceptlab.training.losses import LOCAL, LossOptions, check_objective
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything that decides a training run; `init` is a drafter folder to go on from, or empty.
+    """Everything that decides a training run; `init` is a drafter folder to go on from, or empty; a
+    feature head may begin with a causal drafter.
 
     `score` are folders of other trajectories, on which the best drafter is measured by domain at the end. The
     stage "grpo" reinforces the drafter of `init` with its own rollouts instead of the loss. With `recut`

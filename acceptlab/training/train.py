@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.files import KINDS, config_of, load_drafter, save_drafter
-from acceptlab.drafters.heads import BlockHead
+from acceptlab.drafters.heads import BlockHead, FeatureHead
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
@@ -40,16 +40,24 @@ _SMOOTHING = 1e-7
 
 
 def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence[Example]) -> Drafter:
-    """The drafter that a run starts from: `init`, or layers of the target with the ids of most mass kept."""
+    """The drafter that a run starts from: `init`, or layers of the target with the ids of most mass kept.
+
+    Raises:
+        UsageError: `init` is of another kind, and no causal drafter to begin a feature head with.
+    """
+    first_position = max(e.shared_len for e in examples)
     if not settings.init:
         output = cut_output(settings.n_kept, target, examples)
         fresh = KINDS[settings.kind].from_target(target, settings.layers, output).train()
         if not isinstance(fresh, CausalDrafter):
-            fresh.first_position.fill_(max(e.shared_len for e in examples))
+            fresh.first_position.fill_(first_position)
         if isinstance(fresh, BlockHead):
             fresh.set_gamma(settings.gamma)
         return fresh
     drafter = load_drafter(Path(settings.init), target.embed_tokens.weight)
+    if settings.kind == "feature" and isinstance(drafter, CausalDrafter):
+        drafter = FeatureHead.from_causal(drafter)
+        drafter.first_position.fill_(first_position)
     if drafter.kind != settings.kind:
         raise UsageError(
             f"'{settings.init}' is a drafter of kind {drafter.kind}, not {settings.kind}: change one"

@@ -15,7 +15,7 @@ from tests.training.test_train import hidden_states
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
 FIRST = 3
-# float32, one layer
+# float32, three layers
 CLOSE = {"rtol": 0, "atol": 3e-5}
 
 
