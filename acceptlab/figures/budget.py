@@ -60,6 +60,7 @@ def draw_budget(frame: pd.DataFrame, axes: Axes, quantity: str = "expected_len")
             )
     axes.set_xlabel("drafted nodes a step")
     axes.set_ylabel(label)
+    axes.margins(y=0.1)  # rings at the top stay whole
     axes.set_ylim(bottom=0.0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 

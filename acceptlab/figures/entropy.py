@@ -50,8 +50,8 @@ def draw_entropy(frame: pd.DataFrame, axes: Axes, entropy: str = "draft", outcom
 
 
 def figure_entropy(frame: pd.DataFrame, caption: str = "") -> Figure:
-    """The entropy table as six panels with one legend and a caption."""
-    return style.panel_figure(
+    """The entropy table as six panels over one range of rho, with one legend and a caption."""
+    figure = style.panel_figure(
         frame,
         lambda table, axes, pair: draw_entropy(table, axes, *pair),
         [(entropy, outcome) for entropy in _ENTROPIES for outcome in _OUTCOMES],
@@ -61,3 +61,5 @@ def figure_entropy(frame: pd.DataFrame, caption: str = "") -> Figure:
         height=7.4,
         legend=style.shared_legend,
     )
+    style.share_range(figure.axes)
+    return figure

@@ -13,6 +13,14 @@ from matplotlib.axes import Axes
 from acceptlab.figures import style
 
 _SPREAD = 0.6
+_SPREAD_OF_MANY = 0.84
+_MANY = 3
+"""From so many series on, they fill more of a row's height, and fine lines part the rows."""
+_MANY_ROWS = 8
+_TICKS = 6
+"""At most so many steps between numbers of the value axis: long numbers then keep apart in narrow panels."""
+_SMALL = 4.5
+"""Size of markers where there are many (points): short intervals show on both sides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +55,17 @@ def draw_points(
     if not any(np.isfinite(one.values).any() for one in series):
         style.empty_panel(axes, "no data")
         return
+    is_crowded = len(series) >= _MANY and len(groups) > 1
+    spread = _SPREAD_OF_MANY if is_crowded else _SPREAD
     for i, one in enumerate(series):
-        look = style.series(first + i)
-        y = np.arange(len(groups)) + _SPREAD * ((i + 0.5) / len(series) - 0.5)
+        look = style.series(first + i, pooled=one.label == "all")
+        y = np.arange(len(groups)) + spread * ((i + 0.5) / len(series) - 0.5)
         axes.plot(
             one.values,
             y,
             color=look.colour,
             marker=look.marker,
+            markersize=_SMALL if is_crowded or len(groups) >= _MANY_ROWS else None,
             linestyle="none",
             label=one.label,
             gid=one.label,
@@ -66,7 +77,13 @@ def draw_points(
         f"{group}\n(no data)" if gone else str(group) for group, gone in zip(groups, missing, strict=True)
     ]
     axes.set_yticks(np.arange(len(groups)), names)
+    if is_crowded:
+        axes.grid(visible=False, axis="y", which="major")
+        axes.set_yticks(np.arange(len(groups) - 1) + 0.5, minor=True)
+        axes.grid(visible=True, axis="y", which="minor")
+        axes.tick_params(axis="y", which="minor", length=0)
     axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=_TICKS)
     axes.set_xlabel(unit)
 
 

@@ -32,7 +32,7 @@ def draw_retention(frame: pd.DataFrame, axes: Axes, quantity: str = "S_k") -> No
     """
     title, label, x_label = _PANELS[quantity]
     axes.set_title(title)
-    draw_lines(frame, axes, "k", quantity, _DODGE)
+    draw_lines(frame, axes, "k", quantity, _DODGE, bottom=-0.02)  # a marker at 0 stays whole
     if axes.lines:
         axes.set_xlabel(x_label)
         axes.set_ylabel(label)

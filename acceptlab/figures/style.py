@@ -7,6 +7,7 @@ no global state.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from acceptlab.errors import UsageError
 from acceptlab.files import replacing
@@ -28,6 +30,9 @@ SUFFIXES = (".png", ".svg", ".pdf")
 GREY = "#4d4d4d"
 BARS = "Bars are 95% intervals; a missing bar means too few prompts."
 """What most captions say of the intervals."""
+
+_BELOW_AXIS = 0.42
+"""Where a panel's own legend begins (inches): under the numbers and the label of its axis."""
 
 Panel = TypeVar("Panel")
 
@@ -161,6 +166,15 @@ def add_caption(figure: Figure, caption: str) -> None:
     figure.supxlabel("\n".join(textwrap.wrap(caption, columns)), fontsize=8, color=GREY, x=0.01, ha="left")
 
 
+def share_range(panels: Sequence[Axes]) -> None:
+    """Give panels of one quantity one horizontal range, so that they can be compared; empty ones keep theirs."""
+    drawn = [axes for axes in panels if axes.has_data()]
+    if drawn:
+        ranges = [axes.get_xlim() for axes in drawn]
+        for axes in drawn:
+            axes.set_xlim(min(low for low, _ in ranges), max(high for _, high in ranges))
+
+
 def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     """Put the legend of the first panel that has one above all panels."""
     for axes in panels:
@@ -176,12 +190,22 @@ def legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
     if handles:
         widest = max(len(str(label)) for label in labels) + 6
         columns = max(1, int(figure.get_figwidth() * 13) // widest)
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(columns, len(labels)))
+        n_rows = math.ceil(len(labels) / columns)
+        # as long a last row as the others: pairs that follow each other then stand in one column
+        n_columns = math.ceil(len(labels) / n_rows)
+        figure.legend(handles, labels, loc="outside upper center", ncols=n_columns)
 
 
 def legend_below(axes: Axes, n_columns: int) -> None:
-    """Put a panel's legend under its axis, where it hides no data."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=n_columns, fontsize=8)
+    """Put a panel's legend, if it has one, under its axis and the axis' label, where it hides no data."""
+    if not axes.get_legend_handles_labels()[0]:
+        return
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    below = axes.transAxes + ScaledTranslation(0.0, -_BELOW_AXIS, figure.dpi_scale_trans)
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=below, ncols=n_columns, fontsize=8
+    )
 
 
 def column(frame: pd.DataFrame, name: str) -> Float[np.ndarray, " rows"]:
