@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -54,21 +55,37 @@ class LlamaWeights:
 
 
 class _Layer:
-    """One layer's packed weights. Single rows may run on the plain ones: packing gains nothing for them."""
+    """One layer's weights, packed once they are wanted so. Passes of few rows may run on the plain ones."""
 
     def __init__(self, weights: LlamaWeights) -> None:
         self.weights = weights
         root = weights.q.shape[1] ** 0.5
         self._before, self._after = weights.input_norm * root, weights.post_norm * root
-        self._qkv = Packed(torch.cat([weights.q, weights.k, weights.v]) * self._before)
-        self._o = Packed(weights.o)
-        self._gate, self._up = Packed(weights.gate * self._after), Packed(weights.up * self._after)
-        self._down = Packed(weights.down)
         self._plain_qkv = _joined(weights.q, weights.k, weights.v)
         self._plain_gate_up = _joined(weights.gate, weights.up)
 
+    @cached_property
+    def _qkv(self) -> Packed:
+        return Packed(torch.cat([self.weights.q, self.weights.k, self.weights.v]) * self._before)
+
+    @cached_property
+    def _o(self) -> Packed:
+        return Packed(self.weights.o)
+
+    @cached_property
+    def _gate(self) -> Packed:
+        return Packed(self.weights.gate * self._after)
+
+    @cached_property
+    def _up(self) -> Packed:
+        return Packed(self.weights.up * self._after)
+
+    @cached_property
+    def _down(self) -> Packed:
+        return Packed(self.weights.down)
+
     def packed(self) -> tuple[Packed, ...]:
-        """All packed weights."""
+        """All weights, packed by now."""
         return self._qkv, self._o, self._gate, self._up, self._down
 
     def qkv(self, x: Tensor, plain: bool) -> Tensor:
@@ -131,7 +148,7 @@ _PACKED_LAYERS: WeakValueDictionary[tuple[int, ...], _Layer] = WeakValueDictiona
 """Layers by where their weights lie: a draft made of the target's own layers shares them."""
 
 
-def _packed_layer(weights: LlamaWeights) -> _Layer:
+def _shared_layer(weights: LlamaWeights) -> _Layer:
     # a layer holds its weights, so an address stays taken as long as the entry lives
     tensors = [getattr(weights, field.name) for field in fields(weights)]
     key = tuple(number for tensor in tensors for number in (tensor.data_ptr(), tensor._version))
@@ -172,7 +189,7 @@ class _RotaryTables:
 
 
 class FusedLlama:
-    """Llama decoder layers that run on packed weights."""
+    """Llama decoder layers that run on packed weights, or on plain ones where `pack` is off and every pass says so."""
 
     def __init__(
         self,
@@ -180,9 +197,15 @@ class FusedLlama:
         final_norm: Float[Tensor, " size"],
         sizes: LlamaSizes,
         rotary: Rotary,
+        *,
+        pack: bool = True,
     ) -> None:
         self.sizes = sizes
-        self._layers = [_packed_layer(weights) for weights in layers]
+        self._layers = []
+        for weights in layers:  # one after the other: the caller may let go of a layer's plain weights
+            self._layers.append(_shared_layer(weights))
+            if pack:
+                self._layers[-1].packed()
         size = self._layers[0].weights.q.shape[1]
         self._root_eps = torch.tensor((size * sizes.rms_eps) ** 0.5)
         self._output_scale = final_norm * size**0.5

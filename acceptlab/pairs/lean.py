@@ -81,9 +81,7 @@ class LeanModel:
 
     def release_plain(self) -> None:
         """Let the system take back the memory of the plain weights, until something reads them again."""
-        release(self._layers.plain())
-        if self._output_weight.data_ptr() != self._base.embed_tokens.weight.data_ptr():
-            release([self._output_weight])
+        release([*self._layers.plain(), self._output_weight])
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
         cos, sin = self._base.rotary_emb(self._base.embed_tokens.weight[:1], positions[None])

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.pairs.fused import FusedLlama, LlamaWeights, join
-from acceptlab.pairs.packed import Packed, few_rows, is_available, use_large_pages
+from acceptlab.pairs.packed import Packed, few_rows, is_available, trim_memory, use_large_pages
 from acceptlab.pairs.slots import LlamaSizes, Part
 from acceptlab.passes import Pass
 
@@ -26,22 +26,33 @@ def can_draft_lean(model: DrafterModel) -> bool:
 
 
 class LeanDrafter(DrafterModel):
-    """Runs a `CausalDrafter` on packed weights, few rows on the plain ones."""
+    """Runs a `CausalDrafter` on packed weights, or on plain ones where these do well with several rows.
+
+    Its passes have few rows as a rule, so that one copy of the weights is enough.
+    """
 
     is_lean = True
 
     def __init__(self, model: DrafterModel) -> None:
         drafter, shape = model.drafter, model.drafter.shape
         sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
+        self._is_plain = few_rows() > 1
         with torch.no_grad():
             plain = join(drafter.layers)
             self._layers = FusedLlama(
-                map(LlamaWeights.of, drafter.layers), drafter.norm.weight.detach(), sizes, self._rotary
+                map(LlamaWeights.of, drafter.layers),
+                drafter.norm.weight.detach(),
+                sizes,
+                self._rotary,
+                pack=not self._is_plain,
             )
         super().__init__(drafter, model.name)
-        self._output = Packed(self._weight)
+        self._output = None if self._is_plain else Packed(self._weight)
         self._kept = drafter.output.token_ids.numpy().astype(np.int64)
-        use_large_pages([*self._layers.packed(), self._output, plain, self._weight])
+        use_large_pages([plain, self._weight])
+        if self._output is not None:
+            use_large_pages([*self._layers.packed(), self._output])
+        trim_memory()
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
         cos, sin = self.drafter.rotary(positions[None])
@@ -80,17 +91,19 @@ class LeanDrafter(DrafterModel):
             assert isinstance(each.model, LeanDrafter)
             parts.append(Part(each.model._slots, len(each.token_ids), each.visible))
         x = self.drafter.embed(torch.cat([each.token_ids for each in passes]))
-        x = self._layers.run(x, torch.cat([each.positions for each in passes]), parts)
+        x = self._layers.run(x, torch.cat([each.positions for each in passes]), parts, plain=self._is_plain)
         return list(torch.split(self._logits(x), [part.n_rows for part in parts]))
 
     def _pass(self, token_ids: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         n_rows = len(token_ids)
         part = Part(self._slots, n_rows, visible)
-        return self._layers.run(self.drafter.embed(token_ids), positions, [part], plain=n_rows <= few_rows())
+        return self._layers.run(
+            self.drafter.embed(token_ids), positions, [part], plain=self._is_plain or n_rows <= few_rows()
+        )
 
     def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
         output, hidden = self.drafter.output, self._layers.final(x)
-        if len(hidden) <= few_rows():
+        if self._output is None or len(hidden) <= few_rows():
             logits = functional.linear(hidden, self._weight, output.bias)
         else:
             logits = self._output.linear(hidden).add_(output.bias)

@@ -143,6 +143,14 @@ def use_large_pages(weights: Iterable[Packed | Tensor]) -> None:
         _advise(block * _HUGE, _HUGE, _COLLAPSE)
 
 
+def trim_memory() -> None:
+    """Give memory that was used while loading, and is free again, back to the system, where it can be asked to."""
+    if sys.platform.startswith("linux"):
+        call = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU library
+        if call is not None:
+            call(0)
+
+
 @lru_cache(maxsize=1)
 def _madvise() -> Any:
     """The system's call, or None."""

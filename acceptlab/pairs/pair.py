@@ -20,7 +20,8 @@ from acceptlab.pairs.drafts import Draft
 from acceptlab.pairs.encoding import Prompt, encode_prompt, end_ids
 from acceptlab.pairs.files import cached_sha256, weight_files
 from acceptlab.pairs.lean_drafter import LeanDrafter, can_draft_lean
-from acceptlab.pairs.probe import PROBE_LEN, probe
+from acceptlab.pairs.packed import trim_memory
+from acceptlab.pairs.probe import PROBE_LEN, plain_rows, probe
 from acceptlab.pairs.source import Source
 from acceptlab.pairs.trained import WatchedModel
 from acceptlab.pairs.vocab import (
@@ -151,20 +152,21 @@ def pair_from_models(
 
 def _cached(model: PreTrainedModel, name: str, lean: bool, kind: type[Kind] = CachedModel) -> Kind:  # type: ignore[assignment]
     checks.check_model(model, name)
-    cached = kind(model.eval().requires_grad_(False), name, lean=lean)
+    model = model.eval().requires_grad_(False)
     limit = checks.window_limit(model.config)
     if limit is not None and limit < PROBE_LEN:
-        cached.use_transformers()
-        return cached
+        return kind(model, name)
+    expected = plain_rows(model)  # before packing, which lets go of the plain weights
+    cached = kind(model, name, lean=lean)
     if cached.is_lean:
         try:
-            probe(cached, model, name)
-            cached.release_plain()  # the probe has read them
+            probe(cached, model, name, expected)
+            trim_memory()
             return cached
         except UsageError:
             # what transformers does with this model is then the only way that is known to be right
             cached.use_transformers()
-    probe(cached, model, name)
+    probe(cached, model, name, expected)
     return cached
 
 

@@ -33,7 +33,7 @@ from acceptlab.pairs import checks
 from acceptlab.pairs.cached import CachedModel
 from acceptlab.pairs.checks import check_config, check_model, window_limit
 from acceptlab.pairs.pair import pair_from_models
-from acceptlab.pairs.probe import probe
+from acceptlab.pairs.probe import plain_rows, probe
 from tests.pairs.helpers import word_tokenizer
 from tests.tiny import FAMILIES, tiny_config, tiny_model
 
@@ -251,7 +251,7 @@ def test_the_probe_passes_exact_models(family: str, attention: str) -> None:
     model = tiny_model(family, attention=attention)
     cached = CachedModel(model, family)
     # total variation of float32 softmaxes; the refusal is at 1e-3
-    assert probe(cached, model, family) < 1e-5
+    assert probe(cached, model, family, plain_rows(model)) < 1e-5
     assert cached.n_slots == 0
 
 
@@ -271,4 +271,4 @@ def test_the_probe_refuses_a_model_that_ignores_what_it_is_given(fault: str) -> 
 
     cached.model = faulty  # type: ignore[assignment]
     with pytest.raises(UsageError, match=r"'m' \(gpt2\) gives other distributions in a tree"):
-        probe(cached, model, "m")
+        probe(cached, model, "m", plain_rows(model))

@@ -10,7 +10,7 @@ import torch
 from acceptlab.errors import UsageError
 from acceptlab.pairs.cached import CachedModel
 from acceptlab.pairs.layerskip import skip_layers
-from acceptlab.pairs.probe import probe
+from acceptlab.pairs.probe import plain_rows, probe
 from tests.tiny import FAMILIES, VOCAB, tiny_model
 
 DEPTH: dict[str, str] = {"gpt2": "n_layer"}
@@ -43,7 +43,7 @@ def test_equals_a_model_built_without_the_layers(family: str) -> None:
         assert not torch.allclose(target(TOKENS).logits, expected, atol=1e-2)
     # tree passes of the twin, on a cache of three layers
     cached = CachedModel(draft, "draft")
-    assert probe(cached, draft, "draft") < 1e-5
+    assert probe(cached, draft, "draft", plain_rows(draft)) < 1e-5
     cached.prefill(TOKENS[0])
     assert len(cached._cache.layers) == 3
 
