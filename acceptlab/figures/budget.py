@@ -29,7 +29,8 @@ def draw_budget(frame: pd.DataFrame, axes: Axes, quantity: str = "expected_len")
     if not style.has_values(frame, [quantity]):
         style.empty_panel(axes, style.why_empty(frame, [quantity]))
         return
-    for i, group in enumerate(dict.fromkeys(frame.iloc[:, 0])):
+    groups = list(dict.fromkeys(frame.iloc[:, 0]))
+    for i, group in enumerate(groups):
         of_group = frame[frame.iloc[:, 0] == group]
         look = style.series(i, pooled=group == "all")
         for shape, line in _LINES.items():
@@ -46,6 +47,8 @@ def draw_budget(frame: pd.DataFrame, axes: Axes, quantity: str = "expected_len")
                 label=name,
                 gid=name,
             )
+            if shape == "tree" and group == groups[-1]:  # those of all groups would hide each other
+                style.draw_intervals(axes, rows, quantity, x, look.colour, linewidth=1.2)
         if quantity == "tokens_per_s":
             best = of_group[of_group["choice"] == "best"]
             axes.plot(
@@ -72,7 +75,8 @@ def figure_budget(frame: pd.DataFrame, caption: str = "") -> Figure:
         draw_budget,
         _PANELS,
         f"{caption} Solid: best tree of that many nodes; dotted: chain; ring: the fastest choice of a group, "
-        "no speculation and shallower trees included.",
+        "no speculation and shallower trees included. Bars: 95% intervals of the last group's trees; those of the "
+        "others are in the table.",
         width=11.0,
         height=5.2,
         legend=style.legend_above,

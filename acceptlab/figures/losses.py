@@ -48,6 +48,7 @@ def figure_losses(frame: pd.DataFrame, caption: str = "") -> Figure:
         for axes in panels[1:]:
             axes.axvline(0.0, color=style.GREY, linewidth=0.8)
             style.legend_below(axes, 2)
+            axes.locator_params(axis="x", nbins=6)  # long numbers keep apart
         style.add_caption(figure, f"{caption} {_BARS} Bars of seeds go from the lowest to the highest one.")
         return figure
 

@@ -17,8 +17,6 @@ _SPREAD_OF_MANY = 0.84
 _MANY = 3
 """From so many series on, they fill more of a row's height, and fine lines part the rows."""
 _MANY_ROWS = 8
-_TICKS = 6
-"""At most so many steps between numbers of the value axis: long numbers then keep apart in narrow panels."""
 _SMALL = 4.5
 """Size of markers where there are many (points): short intervals show on both sides."""
 
@@ -83,7 +81,6 @@ def draw_points(
         axes.grid(visible=True, axis="y", which="minor")
         axes.tick_params(axis="y", which="minor", length=0)
     axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.locator_params(axis="x", nbins=_TICKS)
     axes.set_xlabel(unit)
 
 

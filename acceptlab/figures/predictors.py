@@ -43,6 +43,7 @@ def draw_predictors(frame: pd.DataFrame, axes: Axes, measure: str = "explained_v
     ]
     draw_points(axes, [_OUTCOMES[name] for name in outcomes], series, unit)
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
+    axes.locator_params(axis="x", nbins=6)  # long numbers keep apart
 
 
 def figure_predictors(frame: pd.DataFrame, caption: str = "") -> Figure:

@@ -22,7 +22,7 @@ def _chain_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_speedup(frame: pd.DataFrame, axes: Axes) -> None:
-    """Draw measured and predicted speed-up against chain length; the other arms as lines across.
+    """Draw measured and predicted speed-up against chain length; the other arms as lines across, bars on the right.
 
     Args:
         frame: the table of `bench speedup`.
@@ -51,9 +51,14 @@ def draw_speedup(frame: pd.DataFrame, axes: Axes) -> None:
             gid="chains, predicted",
         )
     others = frame[~frame["arm"].isin([*chains["arm"], "plain"])]
+    right = float(x.max(initial=0.0))
     for place, (name, value) in enumerate(zip(others["arm"], style.column(others, "speed_up"), strict=True)):
         look = style.series(2 + place)
         axes.axhline(value, color=look.colour, linestyle=look.line, linewidth=1.2, label=name, gid=str(name))
+        # their intervals stand beside the chains, right of the longest
+        at = np.array([right + 0.5 * (place + 1)])
+        rows = others.iloc[[place]]
+        style.draw_intervals(axes, rows, "speed_up", at, look.colour, linewidth=1.4)
     axes.axhline(1.0, color=style.GREY, linewidth=0.8)
     axes.set_xlabel("chain length K")
     axes.set_ylabel("tokens/s over those of plain decoding")
@@ -78,6 +83,7 @@ def draw_lengths(frame: pd.DataFrame, axes: Axes) -> None:
             x, style.column(chains, name), color=look.colour, marker=look.marker, linestyle=look.line, label=label,
             gid=name,
         )  # fmt: skip
+        style.draw_intervals(axes, chains, name, x, look.colour, linewidth=1.4)
     axes.set_xlabel("chain length K")
     axes.set_ylabel("tokens a step")
     axes.set_ylim(bottom=0.0)

@@ -83,7 +83,7 @@ def test_speed_ups_are_drawn_against_chain_length() -> None:
     draw_speedup(SPEEDS, axes)
     assert drawn(axes, "chains, measured") == ([2, 10], [1.4, 0.8])
     assert drawn(axes, "chains, predicted") == ([2, 10], [1.5, 0.85])
-    assert intervals(axes) == [(2, 1.3, 2, 1.6), (10, 0.7, 10, 1.0)]
+    assert intervals(axes)[:2] == [(2, 1.3, 2, 1.6), (10, 0.7, 10, 1.0)]
     # every other arm but the baseline is a line across
     assert drawn(axes, "assisted:5")[1] == [0.9, 0.9]
     assert drawn(axes, "chain:2+records")[1] == [1.3, 1.3]
@@ -136,3 +136,18 @@ def test_figures_are_saved_and_survive_empty_tables(figure: Any, frame: pd.DataF
     empty = figure(frame.iloc[:0].astype(frame.dtypes), "A caption.")
     said = [text.get_text() for axes in empty.axes for text in axes.texts]
     assert any("no" in text for text in said)
+
+
+def test_emitted_lengths_and_other_arms_have_intervals() -> None:
+    axes = Figure().subplots()
+    draw_lengths(SPEEDS.assign(emitted_len_lo=0.9, emitted_len_hi=3.5), axes)
+    bars = [
+        segment for c in axes.collections if isinstance(c, LineCollection) for segment in c.get_segments()
+    ]
+    assert [segment[:, 1].tolist() for segment in bars] == [[0.9, 3.5]] * 2
+    axes = Figure().subplots()
+    draw_speedup(SPEEDS, axes)
+    ends = [s for c in axes.collections if isinstance(c, LineCollection) for s in c.get_segments()]
+    # two chains, then the other arms, right of the longest chain
+    assert [segment[0, 0] for segment in ends] == [2.0, 10.0, 10.5, 11.0]
+    assert ends[3][:, 1] == pytest.approx([0.8, 1.1])
