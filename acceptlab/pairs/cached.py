@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from acceptlab.pairs.lean import LeanModel, can_run_lean
-from acceptlab.pairs.packed import few_rows
+from acceptlab.pairs.packed import PREFILL_STEP, few_rows
 from acceptlab.pairs.slots import Part
 from acceptlab.passes import Pass
 
@@ -142,7 +143,10 @@ class CachedModel:
         if n_tokens == 0:
             return
         if self._lean:
-            self._run_lean(token_ids, torch.arange(self._n_slots, self._n_slots + n_tokens), None)
+            end = self._n_slots + n_tokens
+            padded = functional.pad(token_ids, (0, -n_tokens % PREFILL_STEP))
+            self._run_lean(padded, torch.arange(self._n_slots, self._n_slots + len(padded)), None)
+            self.keep(torch.arange(end))
             return
         positions = torch.arange(self._n_slots, self._n_slots + n_tokens)
         if self._n_slots:

@@ -23,6 +23,9 @@ from torch import Tensor
 
 _TOLERANCE = 1e-4
 """Largest difference from the plain product of standard normal numbers over 64 terms; rounding gives 1e-5."""
+PREFILL_STEP = 32
+"""Prompts run in a multiple of so many rows: the math library keeps code for every number of rows that it has met,
+some megabytes each, so that memory would grow with every length of prompt."""
 _PAGE_OUT, _COLLAPSE = 21, 25
 """MADV_PAGEOUT of Linux 5.4 (give pages back where nothing is lost by it) and MADV_COLLAPSE of Linux 6.1 (put small
 pages together into large ones). Neither changes what memory holds."""
