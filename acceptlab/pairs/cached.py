@@ -135,6 +135,8 @@ class CachedModel:
         self._n_short = 0
         self._cache = Cache(layer_class_to_replicate=_SlotLayer)
         self._slots = self._lean.new_cache() if self._lean else None
+        if self._lean:
+            self._lean.release_embeddings()
 
     @torch.inference_mode()
     def prefill(self, token_ids: Int[Tensor, " tokens"]) -> None:

@@ -65,6 +65,7 @@ class LeanModel:
         config = model.config
         self._base = model.base_model
         self._output_weight: Tensor = model.lm_head.weight.detach()
+        release(parameter.detach() for parameter in model.parameters())  # packing reads them layer by layer
         sizes = LlamaSizes(
             n_heads=config.num_attention_heads,
             n_kv_heads=config.num_key_value_heads,
@@ -82,6 +83,10 @@ class LeanModel:
     def release_plain(self) -> None:
         """Let the system take back the memory of the plain weights, until something reads them again."""
         release([*self._layers.plain(), self._output_weight])
+
+    def release_embeddings(self) -> None:
+        """Let the system take back the rows of the embeddings that a text has read."""
+        release([self._base.embed_tokens.weight.detach()])
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
         cos, sin = self._base.rotary_emb(self._base.embed_tokens.weight[:1], positions[None])
