@@ -220,7 +220,7 @@ def test_both_models_of_a_pair_are_probed_unless_the_window_is_too_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     probed: list[str] = []
-    monkeypatch.setattr("acceptlab.pairs.pair.probe", lambda cached, model, name: probed.append(name))
+    monkeypatch.setattr("acceptlab.pairs.pair.probe", lambda cached, model, name, rows: probed.append(name))
     llama, narrow = tiny_model("llama", vocab_size=60), tiny_model("mistral", vocab_size=60, sliding_window=8)
     pair_from_models(word_tokenizer(60), llama, tiny_model("gpt2", vocab_size=60))
     assert sorted(probed) == ["GPT2LMHeadModel", "LlamaForCausalLM"]
