@@ -170,11 +170,11 @@ def _step(
 ) -> Passes[Step]:
     remaining = end - len(committed)
     proposal = yield from _propose(draft, committed, prompt_id, index, remaining, settings)
+    verify_draws = _draws(settings, prompt_id, index, "verify", proposal.tree.n_nodes + 1)
     clock.lap("draft")
     logits = yield target_pass(target, committed, proposal)
     drafted = Drafted(proposal.tree, proposal.token_ids.numpy(), _draft_rows(proposal), proposal.draft_probs)
     side = read_target(settings.rule, drafted, logits, settings.warp)
-    verify_draws = _draws(settings, prompt_id, index, "verify", proposal.tree.n_nodes + 1)
     verdict = verify(settings.rule, drafted, side, verify_draws, settings.eos_ids)
     clock.lap("verify")
     commit(target, draft, len(committed), proposal, verdict)
