@@ -53,35 +53,20 @@ def sampled_siblings(
         return target.new_tensor([found]), target
     accepts = []
     residual, left = _once(target), _once(draft)
-    # the last test reads one number a row, so what it divides by is not divided into whole rows
-    masses: list[Tensor | None] = [None, None]
     for rank in range(n_siblings):
         token = tokens[:, rank : rank + 1]
-        wanted, offered = (
-            _over(probs.expand(n_rows, -1).gather(1, token), mass)
-            for probs, mass in zip((residual, left), masses, strict=True)
-        )
+        wanted, offered = (probs.expand(n_rows, -1).gather(1, token) for probs in (residual, left))
         accept = (wanted / offered).clamp_(max=1.0).masked_fill_(offered == 0, torch.nan)
         if final or rank + 1 < n_siblings:
-            is_read_once = not final and rank + 2 == n_siblings
             excess = (residual - left).clamp_(min=0)
             mass = excess.sum(dim=-1, keepdim=True)
             empty = mass == 0
             accept = torch.where(empty & (wanted > 0), 1.0, accept)
-            if empty.any():
-                residual = torch.where(empty, residual, excess.div_(mass))
-            elif is_read_once:
-                residual, masses[0] = excess, mass
-            else:
-                residual = excess.div_(mass)
+            residual = torch.where(empty, residual, excess.div_(mass)) if empty.any() else excess.div_(mass)
             if not replace and rank + 1 < n_siblings:
                 left = left.expand(n_rows, -1).scatter(1, token, 0.0)
                 mass = left.sum(dim=-1, keepdim=True)
-                mass.masked_fill_(mass == 0, 1.0)
-                if is_read_once:
-                    masses[1] = mass
-                else:
-                    left.div_(mass)
+                left.div_(mass.masked_fill_(mass == 0, 1.0))
         accepts.append(accept)
     return torch.cat(accepts, dim=1), residual.expand(n_rows, -1)
 
@@ -119,10 +104,6 @@ def _one_context(
                 left /= float(left.sum()) or 1.0
         accepts.append(accept)
     return accepts
-
-
-def _over(values: Tensor, mass: Tensor | None) -> Tensor:
-    return values if mass is None else values / mass
 
 
 def _once(probs: Probs) -> Float64[Tensor, "rows vocab"]:
