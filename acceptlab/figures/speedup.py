@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from acceptlab.figures import style
 
@@ -63,7 +62,7 @@ def draw_speedup(frame: pd.DataFrame, axes: Axes) -> None:
     axes.set_xlabel("chain length K")
     axes.set_ylabel("tokens/s over those of plain decoding")
     axes.set_ylim(bottom=0.0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(x)
     style.legend_below(axes, 2)
 
 
@@ -87,7 +86,7 @@ def draw_lengths(frame: pd.DataFrame, axes: Axes) -> None:
     axes.set_xlabel("chain length K")
     axes.set_ylabel("tokens a step")
     axes.set_ylim(bottom=0.0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(x)
     style.legend_below(axes, 2)
 
 
