@@ -22,6 +22,7 @@ from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import UsageError
 from acceptlab.models import LanguageModel
 from acceptlab.pairs.cached import CachedModel
+from acceptlab.pairs.lean_drafter import plain_drafter
 from acceptlab.pairs.vocab import PaddedModel, Vocabulary, fit, vocabulary_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def draft_for(name: str, pair: Pair) -> LanguageModel:
         return pair.draft
     draft = pair.draft.inner if isinstance(pair.draft, PaddedModel) else pair.draft
     if isinstance(draft, DrafterModel):
-        return _fitted(DrafterModel(draft.drafter, draft.name), pair.draft, pair)
+        return _fitted(DrafterModel(plain_drafter(draft), draft.name), pair.draft, pair)
     if pair.draft_model is not None:
         return _fitted(CachedModel(pair.draft_model, draft.name, lean=False), pair.draft, pair)
     return pair.draft

@@ -52,9 +52,9 @@ class Drafter(nn.Module, ABC):
         self.share_embeddings(embeddings)
 
     def share_embeddings(self, embeddings: Float[Tensor, "vocab size"]) -> None:
-        """Use this embedding matrix (not copied), and its rows of the kept ids as output weights (copied)."""
+        """Use this embedding matrix (not copied), and its rows of the kept ids as output weights."""
         self._embeddings = embeddings.detach()
-        self._kept_weight = self._embeddings[self.output.token_ids.long()].float()
+        self._kept_weight: Tensor | None = None
 
     @property
     def embeddings(self) -> Float[Tensor, "vocab size"]:
@@ -63,8 +63,15 @@ class Drafter(nn.Module, ABC):
 
     @property
     def kept_weight(self) -> Float[Tensor, "kept size"]:
-        """The target's embedding rows of the kept ids."""
+        """The target's embedding rows of the kept ids, copied when first asked for."""
+        if self._kept_weight is None:
+            self._kept_weight = self.embed(self.output.token_ids.long())
         return self._kept_weight
+
+    def drafting_weight(self) -> Float[Tensor, "classes size"]:
+        """The output matrix as drafting uses it: rounded to 16-bit numbers, which training does not do."""
+        kept = self.embed(self.output.token_ids.long())
+        return self.output.stack_weight(kept).half().float()
 
     def embed(self, token_ids: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows size"]:
         """The target's embeddings of these ids, in float32."""
@@ -80,7 +87,7 @@ class Drafter(nn.Module, ABC):
 
     def row_logits(self, rows: Rows) -> Float[Tensor, "rows classes"]:
         """Logits over the output classes at the wanted rows."""
-        logits: Tensor = self.output(self.row_hidden(rows), self.output.stack_weight(self._kept_weight))
+        logits: Tensor = self.output(self.row_hidden(rows), self.output.stack_weight(self.kept_weight))
         return logits
 
 

@@ -126,7 +126,7 @@ def to_whole_numbers(
 
 def _from_whole_numbers(whole: Tensor, scales: Tensor) -> Tensor:
     groups = whole.float().reshape(*scales.shape, -1)
-    return (groups * scales[..., None].float()).reshape(whole.shape)
+    return (groups * scales[..., None].float()).half().float().reshape(whole.shape)
 
 
 def _to_float(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -21,11 +21,14 @@ class DrafterModel:
     max_len: int | None = None
 
     def __init__(self, drafter: CausalDrafter, name: str) -> None:
+        self._weight = drafter.drafting_weight()
+        self._name_and_size(drafter, name)
+
+    def _name_and_size(self, drafter: CausalDrafter, name: str) -> None:
         self.drafter = drafter.eval()
         self.name = name
         self.vocab_size = drafter.shape.vocab_size
         self.device = drafter.embeddings.device
-        self._weight = drafter.output.stack_weight(drafter.kept_weight)
         self.reset()
 
     @property

@@ -15,6 +15,7 @@ from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import RunError, UsageError
 from acceptlab.models import LanguageModel
+from acceptlab.pairs.lean_drafter import plain_drafter
 from acceptlab.pairs.pair import Pair
 from acceptlab.pairs.vocab import PaddedModel
 
@@ -31,7 +32,7 @@ class _DrafterOutput(nn.Module):
     def __init__(self, drafter: CausalDrafter) -> None:
         super().__init__()
         self.output = drafter.output
-        self.register_buffer("stacked", drafter.output.stack_weight(drafter.kept_weight))
+        self.register_buffer("stacked", drafter.drafting_weight())
 
     @property
     def weight(self) -> Tensor:
@@ -61,7 +62,7 @@ def assistant_of(pair: Pair) -> PreTrainedModel:
             "leave assisted generation out, or name a causal draft"
         )
     limit = pair.target_model.config.get_text_config().max_position_embeddings
-    assistant = llama_of(draft.drafter, limit)
+    assistant = llama_of(plain_drafter(draft), limit)
     _compare(assistant, draft)
     return assistant
 

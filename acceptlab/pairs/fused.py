@@ -1,161 +1,24 @@
-"""The decoder layers of a Llama on packed weights: the same numbers as transformers, with a fifth of its operations.
+"""The decoder layers of a Llama: the same numbers as transformers, with a fifth of its operations.
 
 Boundary: hidden states in, hidden states out, for several sequences in one pass, each with its own cache of slots.
-Embedding and output layer are the caller's. What the checkpoint keeps apart is joined or folded when the weights are
-packed: query, key and value into one product, the gate into the products next to it, every norm's scale into the
-product behind it, the scale of attention into the rotary tables.
+Embedding and output layer are the caller's, the products of a layer those of `layers`. What the checkpoint keeps apart
+is joined or folded: query, key and value into one product, the gate into the products next to it, every norm's scale
+into the product behind it, the scale of attention into the rotary tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from acceptlab.pairs.packed import Packed
+from acceptlab.pairs.layers import Layer
 from acceptlab.pairs.slots import FIRST_CAPACITY, LONG, LlamaSizes, OpenSlots, Part, SlotCache, bounds
 
 Rotary = Callable[[Int[Tensor, " rows"]], tuple[Float[Tensor, "rows dim"], Float[Tensor, "rows dim"]]]
-
-
-@dataclass(frozen=True)
-class LlamaWeights:
-    """The weights of one decoder layer, as the checkpoint names them."""
-
-    input_norm: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    o: Tensor
-    post_norm: Tensor
-    gate: Tensor
-    up: Tensor
-    down: Tensor
-
-    @classmethod
-    def of(cls, layer: Any) -> LlamaWeights:
-        """Those of a module that names its parts as the checkpoints do."""
-        q, k, v, o = (getattr(layer.self_attn, f"{name}_proj").weight.detach() for name in "qkvo")
-        gate, up, down = (
-            getattr(layer.mlp, f"{name}_proj").weight.detach() for name in ("gate", "up", "down")
-        )
-        norms = (layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach())
-        return cls(norms[0], q, k, v, o, norms[1], gate, up, down)
-
-    def matrices(self) -> tuple[Tensor, ...]:
-        """All weights but the scales of the norms."""
-        return self.q, self.k, self.v, self.o, self.gate, self.up, self.down
-
-
-class _Layer:
-    """One layer's weights, packed once they are wanted so. Passes of few rows may run on the plain ones."""
-
-    def __init__(self, weights: LlamaWeights) -> None:
-        self.weights = weights
-        root = weights.q.shape[1] ** 0.5
-        self._before, self._after = weights.input_norm * root, weights.post_norm * root
-        self._plain_qkv = _joined(weights.q, weights.k, weights.v)
-        self._plain_gate_up = _joined(weights.gate, weights.up)
-
-    @cached_property
-    def _qkv(self) -> Packed:
-        return Packed(torch.cat([self.weights.q, self.weights.k, self.weights.v]) * self._before)
-
-    @cached_property
-    def _o(self) -> Packed:
-        return Packed(self.weights.o)
-
-    @cached_property
-    def _gate(self) -> Packed:
-        return Packed(self.weights.gate * self._after)
-
-    @cached_property
-    def _up(self) -> Packed:
-        return Packed(self.weights.up * self._after)
-
-    @cached_property
-    def _down(self) -> Packed:
-        return Packed(self.weights.down)
-
-    def packed(self) -> tuple[Packed, ...]:
-        """All weights, packed by now."""
-        return self._qkv, self._o, self._gate, self._up, self._down
-
-    def qkv(self, x: Tensor, plain: bool) -> Tensor:
-        """Queries, keys and values side by side."""
-        if not plain:
-            return self._qkv.linear(x)
-        x = x * self._before
-        return _side_by_side([functional.linear(x, weight) for weight in self._plain_qkv])
-
-    def add_o(self, attended: Tensor, x: Tensor, plain: bool) -> Tensor:
-        """The output projection and the residual."""
-        return x + functional.linear(attended, self.weights.o) if plain else self._o.linear_add(attended, x)
-
-    def add_mlp(self, normed: Tensor, x: Tensor, plain: bool) -> Tensor:
-        """The gated feed-forward block and the residual."""
-        if plain:
-            normed = normed * self._after
-            found = [functional.linear(normed, weight) for weight in self._plain_gate_up]
-            gate, up = found if len(found) > 1 else found[0].chunk(2, dim=-1)
-            return x + functional.linear(functional.silu(gate).mul_(up), self.weights.down)
-        gated = self._up.linear_mul(normed, self._gate.linear_silu(normed))
-        return self._down.linear_add(gated, x)
-
-
-def _joined(*weights: Float[Tensor, "_ size"]) -> tuple[Tensor, ...]:
-    """The weights as one matrix where they lie one behind the other in memory, else as they are."""
-    first = weights[0]
-    ends = [weight.data_ptr() + weight.nbytes for weight in weights[:-1]]
-    is_one = all(weight.is_contiguous() for weight in weights) and all(
-        end == after.data_ptr() and after.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        for end, after in zip(ends, weights[1:], strict=True)
-    )
-    if not is_one:
-        return weights
-    return (first.as_strided((sum(len(weight) for weight in weights), first.shape[1]), first.stride()),)
-
-
-def _side_by_side(columns: Sequence[Float[Tensor, "rows _"]]) -> Float[Tensor, "rows all"]:
-    return columns[0] if len(columns) == 1 else torch.cat(list(columns), dim=-1)
-
-
-def join(layers: Iterable[Any]) -> Tensor:
-    """Move the weights of modules (see `LlamaWeights.of`) into one block of memory and return it.
-
-    In it, weights that read the same input lie one behind the other, so that their products are one.
-    """
-    parts = [
-        getattr(block, f"{name}_proj").weight
-        for layer in layers
-        for names, block in (("qkvo", layer.self_attn), (("gate", "up", "down"), layer.mlp))
-        for name in names
-    ]
-    memory = torch.cat([part.detach().flatten() for part in parts])
-    for part, place in zip(parts, torch.split(memory, [part.numel() for part in parts]), strict=True):
-        part.data = place.view(part.shape)
-    return memory
-
-
-_PACKED_LAYERS: WeakValueDictionary[tuple[int, ...], _Layer] = WeakValueDictionary()
-"""Layers by where their weights lie: a draft made of the target's own layers shares them."""
-
-
-def _shared_layer(weights: LlamaWeights) -> _Layer:
-    # a layer holds its weights, so an address stays taken as long as the entry lives
-    tensors = [getattr(weights, field.name) for field in fields(weights)]
-    key = tuple(number for tensor in tensors for number in (tensor.data_ptr(), tensor._version))
-    layer = _PACKED_LAYERS.get(key)
-    if layer is None:
-        layer = _PACKED_LAYERS[key] = _Layer(weights)
-    return layer
 
 
 class _RotaryTables:
@@ -189,37 +52,21 @@ class _RotaryTables:
 
 
 class FusedLlama:
-    """Llama decoder layers that run on packed weights, or on plain ones where `pack` is off and every pass says so."""
+    """Llama decoder layers, whatever form their weights have (see `layers`)."""
 
     def __init__(
         self,
-        layers: Iterable[LlamaWeights],
+        layers: Iterable[Layer],
         final_norm: Float[Tensor, " size"],
         sizes: LlamaSizes,
         rotary: Rotary,
-        *,
-        pack: bool = True,
     ) -> None:
         self.sizes = sizes
-        self._layers = []
-        for weights in layers:  # one after the other: the caller may let go of a layer's plain weights
-            self._layers.append(_shared_layer(weights))
-            if pack:
-                self._layers[-1].packed()
-        size = self._layers[0].weights.q.shape[1]
+        self._layers = list(layers)
+        size = len(final_norm)
         self._root_eps = torch.tensor((size * sizes.rms_eps) ** 0.5)
         self._output_scale = final_norm * size**0.5
         self._tables = _RotaryTables(rotary, sizes)
-
-    def packed(self) -> Iterator[Packed]:
-        """The packed weights of all layers."""
-        for layer in self._layers:
-            yield from layer.packed()
-
-    def plain(self) -> Iterator[Tensor]:
-        """The matrices that were packed, as they were."""
-        for layer in self._layers:
-            yield from layer.weights.matrices()
 
     def new_cache(self) -> SlotCache:
         """An empty cache."""

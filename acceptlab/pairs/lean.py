@@ -15,7 +15,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from acceptlab.pairs.devices import free_memory
-from acceptlab.pairs.fused import FusedLlama, LlamaWeights
+from acceptlab.pairs.fused import FusedLlama
+from acceptlab.pairs.layers import LlamaWeights, packed_layer
 from acceptlab.pairs.packed import Packed, is_available, release, use_large_pages
 from acceptlab.pairs.slots import LlamaSizes, Part, SlotCache
 
@@ -73,16 +74,16 @@ class LeanModel:
             rms_eps=config.rms_norm_eps,
         )
         with torch.no_grad():
-            self._layers = FusedLlama(
-                _weights(self._base.layers), self._base.norm.weight.detach(), sizes, self._rotary
-            )
+            self._packed = [packed_layer(weights) for weights in _weights(self._base.layers)]
+            self._layers = FusedLlama(self._packed, self._base.norm.weight.detach(), sizes, self._rotary)
             self._output = Packed(self._output_weight)
-        use_large_pages([*self._layers.packed(), self._output])
+        use_large_pages([*(weight for layer in self._packed for weight in layer.pack()), self._output])
         self.release_plain()
 
     def release_plain(self) -> None:
         """Let the system take back the memory of the plain weights, until something reads them again."""
-        release([*self._layers.plain(), self._output_weight])
+        plain = [weight for layer in self._packed for weight in layer.weights.matrices()]
+        release([*plain, self._output_weight])
 
     def release_embeddings(self) -> None:
         """Let the system take back the rows of the embeddings that a text has read."""

@@ -1,4 +1,4 @@
-"""A trained causal drafter on packed weights: the numbers of `drafters.model`, in less time.
+"""A trained causal drafter on weights of 16 bits: the numbers of `drafters.model`, in less time and memory.
 
 Its passes are short and many, so what counts is reading the weights once and doing little else.
 """
@@ -6,29 +6,44 @@ Its passes are short and many, so what counts is reading the weights once and do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
+from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.model import DrafterModel
-from acceptlab.pairs.fused import FusedLlama, LlamaWeights, join
-from acceptlab.pairs.packed import Packed, few_rows, is_available, trim_memory, use_large_pages
+from acceptlab.pairs import halves
+from acceptlab.pairs.fused import FusedLlama
+from acceptlab.pairs.halves import Half
+from acceptlab.pairs.layers import HalfLayer, LlamaWeights
+from acceptlab.pairs.packed import trim_memory
 from acceptlab.pairs.slots import LlamaSizes, Part
 from acceptlab.passes import Pass
 
 
 def can_draft_lean(model: DrafterModel) -> bool:
-    """Whether the drafter's passes can run on packed weights here."""
-    return is_available() and model.device.type == "cpu"
+    """Whether the drafter's weights are 16-bit numbers, and its passes can run on them here."""
+    if model.device.type != "cpu" or not halves.is_available():
+        return False
+    return all(halves.holds(weight) for weight in _matrices(model.drafter))
+
+
+def _matrices(drafter: CausalDrafter) -> list[nn.Parameter]:
+    return [parameter for parameter in drafter.layers.parameters() if parameter.ndim == 2]
+
+
+def plain_drafter(model: DrafterModel) -> CausalDrafter:
+    """The drafter behind a model, in float32."""
+    return model.plain() if isinstance(model, LeanDrafter) else model.drafter
 
 
 class LeanDrafter(DrafterModel):
-    """Runs a `CausalDrafter` on packed weights, or on plain ones where these do well with several rows.
+    """Runs a `CausalDrafter` on weights of 16 bits. The drafter that it is made from gives its matrices away.
 
-    Its passes have few rows as a rule, so that one copy of the weights is enough.
+    `drafter` has them in 16 bits from then on: `plain` gives one that runs on its own.
     """
 
     is_lean = True
@@ -36,23 +51,20 @@ class LeanDrafter(DrafterModel):
     def __init__(self, model: DrafterModel) -> None:
         drafter, shape = model.drafter, model.drafter.shape
         sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
-        self._is_plain = few_rows() > 1
         with torch.no_grad():
-            plain = join(drafter.layers)
-            self._layers = FusedLlama(
-                map(LlamaWeights.of, drafter.layers),
-                drafter.norm.weight.detach(),
-                sizes,
-                self._rotary,
-                pack=not self._is_plain,
-            )
-        super().__init__(drafter, model.name)
-        self._output = None if self._is_plain else Packed(self._weight)
+            layers = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
+            self._layers = FusedLlama(layers, drafter.norm.weight.detach(), sizes, self._rotary)
+            self._output = Half(drafter.drafting_weight(), drafter.output.bias.detach())
+            for weight in _matrices(drafter):
+                weight.data = weight.data.half()
         self._kept = drafter.output.token_ids.numpy().astype(np.int64)
-        use_large_pages([plain, self._weight])
-        if self._output is not None:
-            use_large_pages([*self._layers.packed(), self._output])
+        self._name_and_size(drafter, model.name)
         trim_memory()
+
+    def plain(self) -> CausalDrafter:
+        """The drafter with all weights in float32; the target's embeddings are not copied."""
+        shared = {id(self.drafter.embeddings): self.drafter.embeddings}
+        return deepcopy(self.drafter, shared).float()
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
         cos, sin = self.drafter.rotary(positions[None])
@@ -91,24 +103,17 @@ class LeanDrafter(DrafterModel):
             assert isinstance(each.model, LeanDrafter)
             parts.append(Part(each.model._slots, len(each.token_ids), each.visible))
         x = self.drafter.embed(torch.cat([each.token_ids for each in passes]))
-        x = self._layers.run(x, torch.cat([each.positions for each in passes]), parts, plain=self._is_plain)
+        x = self._layers.run(x, torch.cat([each.positions for each in passes]), parts)
         return list(torch.split(self._logits(x), [part.n_rows for part in parts]))
 
     def _pass(self, token_ids: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
-        n_rows = len(token_ids)
-        part = Part(self._slots, n_rows, visible)
-        return self._layers.run(
-            self.drafter.embed(token_ids), positions, [part], plain=self._is_plain or n_rows <= few_rows()
-        )
+        part = Part(self._slots, len(token_ids), visible)
+        return self._layers.run(self.drafter.embed(token_ids), positions, [part])
 
     def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
-        output, hidden = self.drafter.output, self._layers.final(x)
-        if self._output is None or len(hidden) <= few_rows():
-            logits = functional.linear(hidden, self._weight, output.bias)
-        else:
-            logits = self._output.linear(hidden).add_(output.bias)
+        logits = self._output.linear(self._layers.final(x))
         # as `output.expand`, in half the time
-        full = logits[:, -1:] + output.rest_log_shares
+        full = logits[:, -1:] + self.drafter.output.rest_log_shares
         full.numpy()[:, self._kept] = logits[:, :-1].numpy()
         return full
 

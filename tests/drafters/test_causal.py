@@ -17,7 +17,8 @@ from acceptlab.drafters.llama import LlamaShape
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
-from acceptlab.pairs.lean_drafter import LeanDrafter, can_draft_lean
+from acceptlab.pairs import halves
+from acceptlab.pairs.lean_drafter import LeanDrafter, can_draft_lean, plain_drafter
 from tests.training.helpers import VOCAB, tiny_target
 
 KEPT = torch.tensor([2, 3, 5, 8, 13, 21, 34, 55])
@@ -136,11 +137,20 @@ def test_output_gradients_are_those_of_a_plain_linear_layer() -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def made(drafter: CausalDrafter, lean: bool) -> DrafterModel:
-    """The drafter behind the protocol, in plain torch or on packed weights."""
-    model = DrafterModel(drafter, "tiny")
+def rounded_drafter() -> CausalDrafter:
+    """One whose weights are 16-bit numbers, as those of every stored drafter are."""
+    drafter = make_drafter()
+    with torch.no_grad():
+        for weight in drafter.layers.parameters():
+            weight.copy_(halves.rounded(weight))
+    return drafter
+
+
+def made(lean: bool) -> DrafterModel:
+    """The drafter behind the protocol, in plain torch or on weights of 16 bits."""
+    model = DrafterModel(rounded_drafter(), "tiny")
     if lean and not can_draft_lean(model):
-        pytest.skip("this PyTorch cannot pack weights")
+        pytest.skip("this PyTorch has no products with weights of 16 bits")
     return LeanDrafter(model) if lean else model
 
 
@@ -149,14 +159,13 @@ def full_logits(drafter: CausalDrafter, ids: list[int]) -> Tensor:
     with torch.no_grad():
         n = len(ids) - 1
         zero = torch.tensor([0])
-        rows = drafter.row_logits(Rows(torch.tensor([ids]), zero, torch.tensor([n]), zero))
-        return drafter.output.expand(rows)[0]
+        hidden = drafter.row_hidden(Rows(torch.tensor([ids]), zero, torch.tensor([n]), zero))
+        return drafter.output.expand(drafter.output(hidden, drafter.drafting_weight()))[0]
 
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_tree_pass_equals_one_forward_a_path_and_survives_keep(lean: bool) -> None:
-    drafter = make_drafter()
-    model = made(drafter, lean)
+    drafter, model = rounded_drafter(), made(lean)
     prompt = list(range(3, 10))
     model.prefill(torch.tensor(prompt[:4]))
     model.prefill(torch.tensor(prompt[4:]))
@@ -180,14 +189,41 @@ def test_tree_pass_equals_one_forward_a_path_and_survives_keep(lean: bool) -> No
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_the_cache_grows_past_its_first_capacity(lean: bool) -> None:
-    drafter = make_drafter()
-    model = made(drafter, lean)
+    drafter, model = rounded_drafter(), made(lean)
     ids = torch.randint(VOCAB, (300,), generator=torch.Generator().manual_seed(4))
     model.prefill(ids[:299])
     logits = model.forward(ids[299:], torch.tensor([299]), torch.ones(1, 300, dtype=torch.bool))
     torch.testing.assert_close(logits[0], full_logits(drafter, ids.tolist()), rtol=0, atol=5e-5)
     model.reset()
     assert model.n_slots == 0
+
+
+def test_weights_that_16_bits_do_not_hold_are_not_run_in_16_bits() -> None:
+    exact = DrafterModel(rounded_drafter(), "tiny")
+    assert can_draft_lean(exact) == halves.is_available()
+    with torch.no_grad():
+        exact.drafter.layers[1].mlp.down_proj.weight[3, 5] = 1 / 3
+    assert not can_draft_lean(exact)
+
+
+def test_a_lean_drafter_keeps_its_weights_once_and_gives_them_back() -> None:
+    model = made(lean=True)
+    matrices = [p for p in model.drafter.layers.parameters() if p.ndim == 2]
+    assert {p.dtype for p in matrices} == {torch.float16}
+    plain, expected = plain_drafter(model), rounded_drafter()
+    assert plain.embeddings is model.drafter.embeddings
+    for mine, theirs in zip(plain.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert plain_drafter(DrafterModel(expected, "tiny")) is expected
+
+
+def test_loaded_drafters_hold_16_bit_numbers_whatever_they_are_stored_in(tmp_path: Path) -> None:
+    drafter = make_drafter()
+    for bits in (8, 16):
+        save_drafter(tmp_path / str(bits), drafter, config_of(drafter, "tiny", {}), bits=bits)
+        loaded = load_drafter(tmp_path / str(bits), tiny_target().embed_tokens.weight)
+        assert all(halves.holds(p) for p in loaded.layers.parameters())
+        assert halves.holds(loaded.drafting_weight())
 
 
 def test_saved_drafters_load_as_they_were_without_the_embeddings(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import torch
 from acceptlab.engine import decode
 from acceptlab.pairs import packed
 from acceptlab.pairs.cached import CachedModel
-from acceptlab.pairs.fused import LlamaWeights, _Layer, join
 from acceptlab.pairs.layerskip import skip_layers
 from acceptlab.pairs.lean import can_run_lean
 from acceptlab.pairs.pair import pair_from_models
@@ -126,19 +125,6 @@ def test_short_passes_turn_to_the_plain_weights_and_back(few: int, monkeypatch: 
         torch.testing.assert_close(*rows, rtol=0, atol=TOLERANCE)
         start += n_rows
     assert calls == [False, False, False, False, True, True, True, True, False, False]
-
-
-@needs_packing
-def test_weights_that_lie_together_are_one_product() -> None:
-    model = tiny_model("llama")
-    layer = model.base_model.layers[0]
-    before = [getattr(layer.self_attn, f"{name}_proj").weight.detach().clone() for name in "qkv"]
-    assert len(_Layer(LlamaWeights.of(layer))._plain_qkv) == 3
-    join([layer])
-    joined = _Layer(LlamaWeights.of(layer))
-    assert [len(weights) for weights in (joined._plain_qkv, joined._plain_gate_up)] == [1, 1]
-    assert torch.equal(joined._plain_qkv[0], torch.cat(before))
-    torch.testing.assert_close(model(PROMPT[None]).logits, tiny_model("llama")(PROMPT[None]).logits)
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
