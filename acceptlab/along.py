@@ -107,7 +107,7 @@ def _text(path: Path, row: dict[str, Any]) -> GivenText:
     return GivenText(
         id=f"{path.stem}/{row['item']:05d}-{row['answer']}",
         domain=row["domain"],
-        source=f"{path}, held out of training" if is_held_out else str(path),
+        source=f"{path}, an item that training on it holds out" if is_held_out else str(path),
         prompt_ids=tuple(row["prompt_token_ids"]),
         output_ids=tuple(row["output_token_ids"]),
         ended_by_eos=bool(row["ended_by_eos"]),

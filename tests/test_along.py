@@ -114,7 +114,7 @@ def test_the_run_is_sound_and_counts_tokens(home: Path) -> None:
     assert prompts["texts/00001-0"]["stop_reason"] == "length"
     assert prompts["texts/00004-0"]["stop_reason"] == "eos"
     assert "need more than the models' 256 positions" in prompts["texts/00002-0"]["skip_reason"]
-    assert prompts["texts/00024-0"]["source"] == "texts.parquet, held out of training"
+    assert prompts["texts/00024-0"]["source"] == "texts.parquet, an item that training on it holds out"
     assert prompts["texts/00025-0"]["source"] == "texts.parquet"
     assert len(connect([opened]).execute("SELECT * FROM prompt_groups").df()) == N_ITEMS - 1
 

@@ -20,6 +20,7 @@ from acceptlab.drafters.heads import BlockHead, FeatureHead
 from acceptlab.drafters.llama import LlamaShape
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
+from acceptlab.files import replacing
 
 DRAFTER_KEY = "acceptlab_drafter"
 WEIGHTS_FILE = "model.safetensors"
@@ -92,20 +93,16 @@ def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig, *, bits:
     The target's embeddings are not stored. At 8 bits every matrix is stored as whole numbers with scales
     (`to_whole_numbers`); what is no matrix stays in 16.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for name, tensor in drafter.state_dict().items():
         if bits == 8 and tensor.ndim == 2 and tensor.is_floating_point():
             tensors[name], tensors[name + _SCALES] = to_whole_numbers(tensor)
         else:
             tensors[name] = (tensor.half() if tensor.is_floating_point() else tensor).contiguous()
-    weights = folder / WEIGHTS_FILE
-    temporary = weights.with_suffix(".safetensors.tmp")
-    save_file(tensors, temporary, metadata={"format": "pt"})
-    temporary.replace(weights)
-    temporary = folder / "config.json.tmp"
-    temporary.write_text(json.dumps(config.as_dict(), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / "config.json")
+    with replacing(folder / WEIGHTS_FILE) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    with replacing(folder / "config.json") as temporary:
+        temporary.write_text(json.dumps(config.as_dict(), indent=1) + "\n", encoding="utf-8")
 
 
 def to_whole_numbers(

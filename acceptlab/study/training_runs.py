@@ -21,6 +21,7 @@ from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
 from acceptlab.drafters.files import WEIGHTS_FILE, load_drafter
 from acceptlab.errors import UsageError
+from acceptlab.files import replacing
 from acceptlab.report.saved import write_text
 from acceptlab.study.training_spec import TrainedRun, Training
 from acceptlab.study.variance import variance_rows
@@ -145,10 +146,8 @@ class Results:
         if len(old):
             old = old[~old[key].isin([entry.split("/")[1] for entry in prints])]
         frame = pd.concat([old, rows], ignore_index=True) if len(old) else rows
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f"{name}.parquet.tmp"
-        frame.to_parquet(temporary, index=False, compression="zstd")
-        temporary.replace(self.folder / f"{name}.parquet")
+        with replacing(self.folder / f"{name}.parquet") as temporary:
+            frame.to_parquet(temporary, index=False, compression="zstd")
         write_text(self.path, json.dumps({**self.prints(), **prints}, indent=1, sort_keys=True) + "\n")
 
 

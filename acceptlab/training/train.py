@@ -25,6 +25,7 @@ from acceptlab.drafters.heads import BlockHead, FeatureHead
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
+from acceptlab.files import replacing
 from acceptlab.training.corpus import Batch, Example, draw_batches, learn_prompts, mean_target_probs
 from acceptlab.training.diagnostics import gradient_variance, rollout_length
 from acceptlab.training.evaluate import evaluate
@@ -284,8 +285,6 @@ class Trainer:
         self.report(line)
 
     def _checkpoint(self) -> None:
-        path = self.folder / _CHECKPOINT
-        temporary = path.with_suffix(".pt.tmp")
         state = {
             "drafter": self.drafter.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -293,5 +292,5 @@ class Trainer:
             "best": self.best,
             "trained_s": self.trained_s,
         }
-        torch.save(state, temporary)
-        temporary.replace(path)
+        with replacing(self.folder / _CHECKPOINT) as temporary:
+            torch.save(state, temporary)
