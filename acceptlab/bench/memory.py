@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from torch import Tensor, nn
 
 from acceptlab.collect import Progress, collect
@@ -21,6 +20,8 @@ from acceptlab.pairs.vocab import PaddedModel
 from acceptlab.store import RunWriter
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from acceptlab.pairs import Pair
     from acceptlab.prompts import Prompt
 
@@ -86,6 +87,15 @@ def memory_of_collection(
     Returns:
         A row at the start and after every eighth of the prompts (see `COLUMNS`), and whether it was not interrupted.
     """
+    rows, is_whole = _rows(pair, prompts, settings, on_done)
+    import pandas as pd  # a collection has no use for it, so what it takes must not be measured
+
+    return pd.DataFrame(rows), is_whole
+
+
+def _rows(
+    pair: Pair, prompts: Sequence[Prompt], settings: Settings, on_done: Callable[[int, int], None]
+) -> tuple[list[dict[str, Any]], bool]:
     weights = weight_bytes(pair)
     rows = [_row(0, weights)]
     every = max(1, len(prompts) // _POINTS)
@@ -100,8 +110,8 @@ def memory_of_collection(
         try:
             collect(pair, prompts, settings, RunWriter.create(Path(name) / "run", {"config": {}}), after)
         except KeyboardInterrupt:
-            return pd.DataFrame(rows), False
-    return pd.DataFrame(rows), True
+            return rows, False
+    return rows, True
 
 
 def _row(n_prompts: int, weights: int) -> dict[str, Any]:

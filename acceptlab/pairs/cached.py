@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from acceptlab.pairs.lean import LeanModel, can_run_lean
 from acceptlab.pairs.packed import PREFILL_STEP, few_rows
-from acceptlab.pairs.slots import Part
+from acceptlab.pairs.slots import Part, SlotCache
 from acceptlab.passes import Pass
 
 _FIRST_CAPACITY = 256
@@ -107,6 +107,7 @@ class CachedModel:
         self._keeps_logits = "logits_to_keep" in parameters
         self._blocked = torch.finfo(self.dtype).min
         self._lean = LeanModel(model) if lean and can_run_lean(model) else None
+        self._slots: SlotCache | None = None
         self.reset()
 
     @property
@@ -130,13 +131,17 @@ class CachedModel:
         return self._n_slots
 
     def reset(self) -> None:
-        """Empty the cache and give its buffers back."""
+        """Empty the cache. On packed weights the next text uses its buffer again."""
         self._n_slots = 0
         self._n_short = 0
         self._cache = Cache(layer_class_to_replicate=_SlotLayer)
-        self._slots = self._lean.new_cache() if self._lean else None
-        if self._lean:
-            self._lean.release_embeddings()
+        if self._lean is None:
+            self._slots = None
+            return
+        if self._slots is None:
+            self._slots = self._lean.new_cache()
+        self._slots.clear()
+        self._lean.release_embeddings()
 
     @torch.inference_mode()
     def prefill(self, token_ids: Int[Tensor, " tokens"]) -> None:
@@ -175,6 +180,7 @@ class CachedModel:
     def fork(self) -> CachedModel:
         """Another sequence of the same model: weights shared, cache its own."""
         twin = copy.copy(self)
+        twin._slots = None
         twin.reset()
         return twin
 

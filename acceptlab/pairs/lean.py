@@ -74,9 +74,11 @@ class LeanModel:
             rms_eps=config.rms_norm_eps,
         )
         with torch.no_grad():
+            # the largest weight first: it is there twice while the others are not there yet
+            self._output = Packed(self._output_weight)
+            release([self._output_weight])
             self._packed = [packed_layer(weights) for weights in _weights(self._base.layers)]
             self._layers = FusedLlama(self._packed, self._base.norm.weight.detach(), sizes, self._rotary)
-            self._output = Packed(self._output_weight)
         use_large_pages([*(weight for layer in self._packed for weight in layer.pack()), self._output])
         self.release_plain()
 

@@ -6,10 +6,12 @@ from acceptlab.errors import RunError, UsageError
 from acceptlab.pairs.default import pair_members
 from acceptlab.pairs.devices import is_out_of_memory, resolve_device, resolve_dtype
 from acceptlab.pairs.drafts import load_draft
+from acceptlab.pairs.heap import large_blocks_apart, trim_memory
 from acceptlab.pairs.pair import Pair, common_width, pair_from_models
 from acceptlab.pairs.source import find_source, load_model, load_tokenizer
 
 
+@large_blocks_apart()
 def load_pair(
     name: str | None = None,
     *,
@@ -41,6 +43,7 @@ def load_pair(
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise UsageError(f"'{source.id}' has no tokenizer: put the target's tokenizer files into its folder")
+    trim_memory()  # a tokenizer is read in several times its size
     try:
         target_model = load_model(source, numbers, place)
         width = common_width(tokenizer, target_model)

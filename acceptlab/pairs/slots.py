@@ -33,16 +33,23 @@ class SlotCache:
 
     def __init__(self, n_layers: int, n_rows: int, head_dim: int) -> None:
         self.length = 0
-        self.buffer = torch.zeros((n_layers, n_rows, FIRST_CAPACITY, head_dim))
+        # not filled: a slot is written before it is read, and what is not touched takes no memory
+        self.buffer = torch.empty((n_layers, n_rows, FIRST_CAPACITY, head_dim))
+
+    def clear(self) -> None:
+        """Forget all slots, and keep the buffer for the next text."""
+        self.length = 0
 
     def open(self, n_slots: int) -> slice:
         """Make room for that many more slots and return them."""
         start, end = self.length, self.length + n_slots
         capacity = self.buffer.shape[2]
         if end > capacity:
-            old = self.buffer
-            self.buffer = old.new_zeros((*old.shape[:2], max(end, 2 * capacity), old.shape[3]))
-            self.buffer[:, :, :start] = old[:, :, :start]
+            used, (n_layers, n_rows, _, head_dim) = self.buffer[:, :, :start], self.buffer.shape
+            if start == 0:
+                del self.buffer  # first, so that both are never there at once
+            self.buffer = used.new_empty((n_layers, n_rows, max(end, 2 * capacity), head_dim))
+            self.buffer[:, :, :start] = used
         self.length = end
         return slice(start, end)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from acceptlab.errors import RunError
 from acceptlab.records import Column, Table
+from acceptlab.store.arrays import number_array, text_array
 from acceptlab.store.rounding import THRESHOLD_BITS, round_down, round_down_probs
 from acceptlab.store.schema import DICTIONARY_COLUMNS, INFINITE_COLUMNS, arrow_schema, arrow_type
 
@@ -77,8 +78,8 @@ def _text(column: Column, values: Values, table: str) -> pa.Array:
             values.type.value_type
         )  # also moves nulls among the dictionary's values to the rows
     try:
-        array = pa.array(values, type=pa.string())
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        array = values.cast(pa.string()) if isinstance(values, pa.Array) else text_array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
         raise _bad(column, table, f"holds a value that is not text ({error})") from None
     if array.null_count and not column.nullable:
         raise _bad(column, table, "has a null where a text is required")
@@ -89,7 +90,7 @@ def _booleans(column: Column, values: Values, table: str) -> pa.Array:
     array: np.ndarray = np.asarray(values)
     if array.dtype != np.bool_ and len(array):
         raise _bad(column, table, f"holds {array.dtype} where true or false is required")
-    return pa.array(array.astype(np.bool_))
+    return number_array(array.astype(np.bool_), pa.bool_())
 
 
 def _integers(column: Column, values: Any, table: str, kind: pa.DataType) -> pa.Array:
@@ -107,7 +108,7 @@ def _integers(column: Column, values: Any, table: str, kind: pa.DataType) -> pa.
     outside = (array < limits.min) | (array > limits.max)
     if outside.any():
         raise _bad(column, table, f"holds {array[outside][0]}, outside the range of {kind}")
-    return pa.array(array.astype(limits.dtype), type=kind, mask=is_null if is_null.any() else None)
+    return number_array(array.astype(limits.dtype), kind, is_null)
 
 
 def _floats(column: Column, values: Any, table: str) -> pa.Array:
@@ -121,7 +122,7 @@ def _floats(column: Column, values: Any, table: str) -> pa.Array:
     if is_null.any() and not column.nullable:
         raise _bad(column, table, "is not a number in some row, and may not be null")
     _refuse_infinite(column, array, table)
-    return pa.array(array, type=kind, mask=is_null if is_null.any() else None)
+    return number_array(array, kind, is_null)
 
 
 def _lists(column: Column, values: Any, table: str) -> pa.Array:
@@ -143,10 +144,10 @@ def _lists(column: Column, values: Any, table: str) -> pa.Array:
         _refuse_infinite(column, exact, table)
         is_probs = column.name.endswith("_probs")
         stored = round_down_probs(exact) if is_probs else round_down(exact, np.float32, THRESHOLD_BITS)
-        array = pa.array(stored, type=kind.value_type)
+        array = number_array(stored, kind.value_type)
     else:
         array = _integers(element, flat, table, kind.value_type)
-    return pa.ListArray.from_arrays(pa.array(offsets), array, type=kind)
+    return pa.ListArray.from_arrays(number_array(offsets, pa.int32()), array, type=kind)
 
 
 def _as_floats(column: Column, values: Any, table: str) -> np.ndarray:

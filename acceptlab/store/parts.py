@@ -91,7 +91,10 @@ def _regroup(tables: Iterator[pa.Table], n_rows: int) -> Iterator[pa.Table]:
 
 
 def _has_siblings(rows: pa.Table) -> bool:
-    return "child_rank" in rows.column_names and bool(pc.any(pc.greater(rows["child_rank"], 0)).as_py())
+    if "child_rank" not in rows.column_names:
+        return False
+    largest = pc.max(rows["child_rank"]).as_py()  # None where there are no rows
+    return largest is not None and largest > 0
 
 
 def open_part(path: Path) -> pq.ParquetFile:
