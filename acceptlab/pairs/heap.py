@@ -35,13 +35,6 @@ def large_blocks_apart() -> Iterator[None]:
         _set(_TRIM_THRESHOLD, 2 * _MOST)
 
 
-def trim_memory() -> None:
-    """Give memory that was used while loading, and is free again, back to the system, where it can be asked to."""
-    call = _library_call("malloc_trim")
-    if call is not None:
-        call(0)
-
-
 def _set(parameter: int, value: int) -> None:
     call = _library_call("mallopt")
     if call is not None:

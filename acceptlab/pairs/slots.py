@@ -45,11 +45,12 @@ class SlotCache:
         start, end = self.length, self.length + n_slots
         capacity = self.buffer.shape[2]
         if end > capacity:
-            used, (n_layers, n_rows, _, head_dim) = self.buffer[:, :, :start], self.buffer.shape
-            if start == 0:
-                del self.buffer  # first, so that both are never there at once
-            self.buffer = used.new_empty((n_layers, n_rows, max(end, 2 * capacity), head_dim))
-            self.buffer[:, :, :start] = used
+            shape = (*self.buffer.shape[:2], max(end, 2 * capacity), self.buffer.shape[3])
+            used = self.buffer[:, :, :start] if start else None
+            del self.buffer  # where nothing is to be kept, both are never there at once
+            self.buffer = torch.empty(shape)
+            if used is not None:
+                self.buffer[:, :, :start] = used
         self.length = end
         return slice(start, end)
 

@@ -13,7 +13,9 @@ import pyarrow as pa
 from jaxtyping import Bool
 
 
-def number_array(values: np.ndarray, kind: pa.DataType, is_null: Bool[np.ndarray, " rows"] | None = None) -> pa.Array:
+def number_array(
+    values: np.ndarray, kind: pa.DataType, is_null: Bool[np.ndarray, " rows"] | None = None
+) -> pa.Array:
     """Numbers, or true and false, of the NumPy type that belongs to `kind`; null where `is_null` says so."""
     data = _bits(values) if pa.types.is_boolean(kind) else pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(kind, len(values), [_validity(is_null), data], _n_nulls(is_null))
