@@ -6,7 +6,7 @@ from acceptlab.errors import RunError, UsageError
 from acceptlab.pairs.default import pair_members
 from acceptlab.pairs.devices import is_out_of_memory, resolve_device, resolve_dtype
 from acceptlab.pairs.drafts import load_draft
-from acceptlab.pairs.heap import large_blocks_apart
+from acceptlab.pairs.heap import large_blocks_apart, release_code
 from acceptlab.pairs.packed import trim_memory
 from acceptlab.pairs.pair import Pair, common_width, pair_from_models
 from acceptlab.pairs.source import find_source, load_model, load_tokenizer
@@ -49,7 +49,8 @@ def load_pair(
         target_model = load_model(source, numbers, place)
         width = common_width(tokenizer, target_model)
         loaded = load_draft(draft_name, target_model, width, numbers, place)
-        return pair_from_models(
+        release_code()
+        pair = pair_from_models(
             tokenizer, target_model, loaded, name=pair_name, target_source=source, lean=lean
         )
     except (MemoryError, RuntimeError) as error:
@@ -58,3 +59,5 @@ def load_pair(
         raise RunError(
             f"memory ran out on {place} while loading '{pair_name}': use smaller models or dtype"
         ) from None
+    release_code()
+    return pair

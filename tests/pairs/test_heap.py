@@ -1,4 +1,4 @@
-"""Large blocks are mapped on their own while models are loaded, and come from the heap again afterwards."""
+"""Large blocks are mapped on their own while models are loaded, and program code is let go of afterwards."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import ctypes
 import pytest
 import torch
 
+from acceptlab.bench.memory import resident_bytes
 from acceptlab.pairs import heap
-from acceptlab.pairs.heap import large_blocks_apart
+from acceptlab.pairs.heap import large_blocks_apart, release_code, unwritten_mappings
 
 
 class _Facts(ctypes.Structure):
@@ -62,3 +63,46 @@ def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
             assert torch.ones(1).item() == 1.0
     finally:
         heap._library_call.cache_clear()
+
+
+def entry(place: str, rights: str = "r-xp", inode: int = 7, **kilobytes: int) -> str:
+    """One mapping as Linux describes it."""
+    sizes = {"Rss": 8, "Private_Clean": 8, "Private_Dirty": 0, "Anonymous": 0, "AnonHugePages": 0, "Swap": 0}
+    lines = [f"{name}:{value:>16} kB" for name, value in {**sizes, **kilobytes}.items()]
+    return (
+        "\n".join([f"{place} {rights} 00001000 fe:00 {inode:<26} /lib/a b.so", *lines, "VmFlags: rd ex mr"])
+        + "\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("described", "is_unwritten"),
+    [
+        (entry("1000-3000"), True),
+        (entry("1000-3000", "r--p"), True),
+        (entry("1000-3000", "rw-p"), False),
+        (entry("1000-3000", "r--s"), False),
+        (entry("1000-3000", inode=0), False),
+        (entry("1000-3000", "r--p", Anonymous=4), False),
+        (entry("1000-3000", "r--p", Private_Dirty=4), False),
+        (entry("1000-3000", "r--p", Swap=4), False),
+    ],
+)
+def test_only_what_the_file_holds_too_is_let_go(described: str, is_unwritten: bool) -> None:
+    around = entry("7f00000-7f01000", "rw-p"), entry("7ffff000-ffffffff8000", "r-xp")
+    found = unwritten_mappings(around[0] + described + around[1])
+    assert found == [*[(0x1000, 0x3000)] * is_unwritten, (0x7FFFF000, 0xFFFFFFFF8000)]
+    assert unwritten_mappings("") == []
+
+
+def test_code_that_is_let_go_still_runs() -> None:
+    x = torch.randn((40, 40), generator=torch.Generator().manual_seed(0))
+    expected, before = torch.linalg.inv(x) @ x, resident_bytes()
+    if before is None:
+        pytest.skip("this system does not tell the resident memory")
+    release_code()
+    after = resident_bytes()
+    assert after is not None
+    # torch alone has some 80 MB of code in memory by now
+    assert before - after > 20e6
+    assert torch.equal(torch.linalg.inv(x) @ x, expected)
