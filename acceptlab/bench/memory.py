@@ -111,6 +111,7 @@ def _rows(
             collect(pair, prompts, settings, RunWriter.create(Path(name) / "run", {"config": {}}), after)
         except KeyboardInterrupt:
             return rows, False
+    rows[-1] = _row(len(prompts), weights)  # completing the run takes memory too
     return rows, True
 
 

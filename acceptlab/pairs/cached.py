@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from acceptlab.pairs.lean import LeanModel, can_run_lean
-from acceptlab.pairs.packed import PREFILL_STEP, few_rows
+from acceptlab.pairs.packed import PREFILL_STEP, few_rows, trim_memory
 from acceptlab.pairs.slots import Part, SlotCache
 from acceptlab.passes import Pass
 
@@ -142,6 +142,7 @@ class CachedModel:
             self._slots = self._lean.new_cache()
         self._slots.clear()
         self._lean.release_embeddings()
+        trim_memory()
 
     @torch.inference_mode()
     def prefill(self, token_ids: Int[Tensor, " tokens"]) -> None:

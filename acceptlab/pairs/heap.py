@@ -1,4 +1,4 @@
-"""Memory that loading models takes and running them does not need: holes in the heap, and program code.
+"""Memory that loading models takes and running them does not need: holes in the heap, and code of all kinds.
 
 The GNU library maps a large block on its own and gives it back when it is freed, but only until the first such block
 has been freed: from then on blocks up to that size come from the heap. Packing makes large blocks that stay next to
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,15 @@ _MOST = 2**25
 """Bytes: where the library's own adjustment ends, at twice that for the free end of the heap. A threshold that has been
 set is never adjusted again, so this is what is left behind: passes take and free some megabytes all the time, and get
 them from the heap as before."""
+_PRODUCTS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+_MOST_PRODUCTS = 48
+"""Products, of 0.7 MB each and five a number of rows, that oneDNN keeps code for; 1024 unless it is told. Making a
+number of rows anew takes some 6 ms, so those of the decoding have to find room: they are used all the time."""
+
+
+def keep_few_products() -> None:
+    """Bound the code that oneDNN keeps, unless the user has; in time only before its first product."""
+    os.environ.setdefault(_PRODUCTS, str(_MOST_PRODUCTS))
 
 
 @contextlib.contextmanager

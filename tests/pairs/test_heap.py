@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 import pytest
 import torch
 
 from acceptlab.bench.memory import resident_bytes
 from acceptlab.pairs import heap
-from acceptlab.pairs.heap import large_blocks_apart, release_code, unwritten_mappings
+from acceptlab.pairs.heap import keep_few_products, large_blocks_apart, release_code, unwritten_mappings
 
 
 class _Facts(ctypes.Structure):
@@ -106,3 +107,12 @@ def test_code_that_is_let_go_still_runs() -> None:
     # torch alone has some 80 MB of code in memory by now
     assert before - after > 20e6
     assert torch.equal(torch.linalg.inv(x) @ x, expected)
+
+
+def test_a_bound_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    keep_few_products()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    keep_few_products()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "48"
