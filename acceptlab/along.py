@@ -96,6 +96,9 @@ def read_texts(path: Path, *, answers: int = 1, limit: int | None = None) -> lis
 
 def _read_file(path: Path) -> list[dict[str, Any]]:
     try:
+        absent = set(TOKEN_SCHEMA.names) - set(pq.read_schema(path).names)
+        if absent:  # reading with the schema would fill them with nulls
+            raise KeyError(", ".join(sorted(absent)))
         rows: list[dict[str, Any]] = pq.read_table(path, schema=TOKEN_SCHEMA).to_pylist()
     except (pa.ArrowInvalid, OSError, KeyError) as error:
         raise RunError(f"{path} is not a readable file of token ids: name one that was exported") from error

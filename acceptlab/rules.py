@@ -42,6 +42,8 @@ _POSITIONAL = {RuleKind.ADDITIVE: "eps", RuleKind.RATIO: "gamma", RuleKind.TOP: 
 _GRAMMAR = (
     "greedy, additive:EPS, ratio:GAMMA, top:M, typical:eps=E,delta=D, rejection, rejection-iid, onehot, block"
 )
+PROVABLE = "greedy, additive:EPS, ratio:GAMMA, top:M, typical:eps=E,delta=D or tree:M"
+"""Rules that have a certificate, as they are written."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,12 @@ class Rule:
         return self.kind in LOSSLESS_KINDS
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str, *, to_prove: bool = False) -> Rule:
     """Read a rule such as `additive:0.1` or `typical:eps=0.09,delta=0.3`.
+
+    Args:
+        text: the rule.
+        to_prove: whether a certificate is wanted, so that an error names the rules that have one.
 
     Raises:
         UsageError: unknown name, missing or malformed parameter.
@@ -82,7 +88,7 @@ def parse_rule(text: str) -> Rule:
     try:
         kind = RuleKind(name)
     except ValueError:
-        raise UsageError(f"unknown rule '{text}': use one of {_GRAMMAR}") from None
+        raise UsageError(f"unknown rule '{text}': use one of {PROVABLE if to_prove else _GRAMMAR}") from None
     if kind is RuleKind.TYPICAL:
         values = _keyed(text, rest)
         return Rule(kind, eps=_number(text, values["eps"]), delta=_number(text, values["delta"]))

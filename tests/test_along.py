@@ -162,6 +162,9 @@ def test_bad_texts_are_named(home: Path, tmp_path: Path) -> None:
     (tmp_path / "other.parquet").write_bytes(b"no parquet")
     with pytest.raises(RunError, match="not a readable file of token ids"):
         read_texts(tmp_path / "other.parquet")
+    pq.write_table(pa.table({"node": [0, 1]}), tmp_path / "nodes.parquet")
+    with pytest.raises(RunError, match=r"nodes\.parquet is not a readable file of token ids"):
+        read_texts(tmp_path / "nodes.parquet")
     code, err = run(home, "--run", "whole")
     assert code == 2
     assert "already holds a complete run" in err

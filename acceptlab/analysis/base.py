@@ -170,6 +170,11 @@ def _notes(connection: duckdb.DuckDBPyConnection, runs: Sequence[Run], pooled: b
         found = list(dict.fromkeys(str(run.config.get(key)) for run in runs))
         if len(found) > 1:
             yield f"the runs differ in {key} ({', '.join(found)}) and are pooled; --by run keeps them apart"
+    if not queries.has_nodes(connection):
+        yield (
+            "no node was drafted in these runs: accepted lengths cannot be measured, and lengths with the bonus "
+            "token are 1 by definition"
+        )
     skipped = int(queries.prompt_list(connection)["skip_reason"].notna().sum())
     if skipped:
         yield f"{skipped} {'prompt was' if skipped == 1 else 'prompts were'} skipped and count nowhere"

@@ -42,6 +42,7 @@ from acceptlab.stats import Estimate, bootstrap, ratio
 from acceptlab.store import Run
 
 QUANTITIES = ("coverage", "gain", "margin_coverage", "acceptance", "tightness", "margin_tightness")
+_NOTHING_CHECKED = "there is no context with both distributions, so nothing was checked: name another run"
 _UNDEFINED = (
     "no context",
     "no context",
@@ -71,13 +72,15 @@ def certificates(
 
     Raises:
         UsageError: a scale that is not positive.
-        RunError: a run stores thresholds of other rules, or a part cannot be read.
+        RunError: no prompt, a run that stores thresholds of other rules, or a part that cannot be read.
     """
     if not 0.0 < scale_thresholds < float("inf"):
         raise UsageError(
             f"thresholds cannot be multiplied by {scale_thresholds:g}: give a positive number, such as 3"
         )
     with open_sample(runs, by) as sample:
+        if not len(sample.clusters.row_labels):
+            raise RunError(_NOTHING_CHECKED)
         counts = count_contexts(sample, scale_thresholds)
         rows = _overall(sample, counts, by, resampling)
         for group in all_groups(sample.clusters) if all_bins else (ALL,):
@@ -107,9 +110,7 @@ def check_certificates(table: AnalysisTable, scale_thresholds: float = 1.0) -> N
     """
     frame = table.frame
     if not frame["n_contexts"].sum():
-        raise RunError(
-            "there is no context with both distributions, so nothing was checked: name another run"
-        )
+        raise RunError(_NOTHING_CHECKED)
     is_pooled = (frame.iloc[:, 0] == ALL) & frame["margin_bin"].isna() & (frame["n_violations"] > 0)
     found = frame[is_pooled].to_dict("records")
     if not found:

@@ -32,6 +32,8 @@ MEASURES: dict[str, Callable[[Cells], Measures]] = {
 _BINARY_ONLY = frozenset({"mutual_information", "deviance_share"})
 _PERMUTED_FIRST, _PERMUTED_SECOND = (0, 3), (1, 4)
 """Places of PREDICTORS whose chance permutes the first factor, and the second."""
+_GROUP_PLACES = (0, 2, 3)
+"""Places of PREDICTORS that say nothing where there is one group only."""
 _DEPTH_PLACES = (1, 2, 4)
 """Places of PREDICTORS whose chance needs the depth to be exchangeable within steps."""
 _SELECTED = (
@@ -112,7 +114,7 @@ def _rows(
     n_prompts = int((sample.clusters.select(found.n, ALL).sum(axis=1) > 0).sum())
     method = f"{resampling}, centred; {N_PERMUTATIONS} permutations"
     counts: dict[str, Any] = {"n_nodes": n_nodes, "n_prompts": n_prompts, "method": method}
-    reason = _why_not(found, by, n_nodes)
+    reason = _why_not(found, n_nodes)
     measured: dict[str, list[dict[str, Any]]] = {}
     if reason is None:
         measured = {
@@ -120,6 +122,7 @@ def _rows(
             for name, measure in MEASURES.items()
             if outcome != "ratio" or name not in _BINARY_ONLY
         }
+    is_one = reason is None and found.n_groups < 2
     why = reason or ("too few prompts for intervals" if n_prompts < MIN_PROMPTS else None)
     if why is None and outcome == "ratio":
         why = "mutual_information, deviance_share: the outcome is not yes or no"
@@ -127,7 +130,8 @@ def _rows(
     for place, predictor in enumerate(names):
         values: dict[str, Any] = {}
         for name in MEASURES:
-            values |= measured[name][place] if name in measured else _blank(name)
+            is_known = name in measured and not (is_one and place in _GROUP_PLACES)
+            values |= measured[name][place] if is_known else _blank(name)
         by_measure = [values.pop(f"{name}_p") for name in MEASURES]
         rows.append(
             {
@@ -136,17 +140,17 @@ def _rows(
                 **values,
                 "p_value": by_measure[0],
                 **counts,
-                "reason": why or (_SELECTED if outcome == "accepted" and place in _DEPTH_PLACES else None),
+                "reason": f"the prompts have one {by} only"
+                if is_one and place in _GROUP_PLACES
+                else why or (_SELECTED if outcome == "accepted" and place in _DEPTH_PLACES else None),
             }
         )
     return rows
 
 
-def _why_not(found: Outcome, by: str, n_nodes: int) -> str | None:
+def _why_not(found: Outcome, n_nodes: int) -> str | None:
     if n_nodes == 0:
         return "nothing drafted"
-    if found.n_groups < 2:
-        return f"the prompts have one {by} only"
     if found.n.shape[1] < 2:
         return "all nodes have one depth"
     return None if np.isfinite(explained_variance(found.cells())[0]) else "all outcomes are the same"
@@ -232,7 +236,7 @@ def _verdicts(rows: Sequence[dict[str, Any]], by: str) -> list[str]:
     notes = []
     for outcome, meaning in OUTCOMES.items():
         found = {row["predictor"]: row for row in rows if row["outcome"] == outcome}
-        if found["depth"]["explained_variance"] is None:
+        if found[f"{by} less depth"]["explained_variance"] is None:
             continue
         if outcome == "accepted":
             shares = [found[name]["explained_variance"] for name in (by, "depth")]

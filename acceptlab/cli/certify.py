@@ -93,7 +93,7 @@ def command(
             raise UsageError(
                 f"--draft-probs has {len(draft)} numbers and --probs {len(target)}: give one for each token"
             )
-    frame = _table(target, draft, parse_rule(rule), ties)
+    frame = _table(target, draft, parse_rule(rule, to_prove=True), ties)
     emit(frame, fmt=fmt, output=output, title=f"Certificates for {rule}, {ties} ties", notes=_notes(frame))
 
 
@@ -172,7 +172,7 @@ def _question(text: str, rule: str, ties: TiesChoice) -> tuple[np.ndarray, Rule,
         raise UsageError(f'the rule {json.dumps(named_rule)} is not text: write for example "greedy"')
     if named_ties not in tuple(TiesChoice):
         raise UsageError(f'ties {json.dumps(named_ties)}: write "level" or "identity"')
-    return _distribution(probs, "probs"), parse_rule(named_rule), TiesChoice(named_ties)
+    return _distribution(probs, "probs"), parse_rule(named_rule, to_prove=True), TiesChoice(named_ties)
 
 
 def _numbers(text: str, name: str) -> list[float]:

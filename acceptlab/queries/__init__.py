@@ -150,6 +150,11 @@ def prompt_list(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     return fetch(connection, "prompt_list")
 
 
+def has_nodes(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether anything was drafted."""
+    return connection.execute("SELECT 1 FROM nodes LIMIT 1").fetchone() is not None
+
+
 def prompt_groups(connection: duckdb.DuckDBPyConnection) -> pd.DataFrame:
     """Group and number of every prompt that ran: run_id, prompt_id, label, prompt."""
     return connection.execute("SELECT * FROM prompt_groups ORDER BY prompt, run_id").df()

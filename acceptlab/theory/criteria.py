@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acceptlab.errors import UsageError
-from acceptlab.rules import Rule, RuleKind
+from acceptlab.rules import PROVABLE, Rule, RuleKind
 from acceptlab.theory.divergences import entropy
 
 RANK_KINDS = frozenset({RuleKind.GREEDY, RuleKind.TOP})
@@ -21,8 +21,6 @@ RANK_KINDS = frozenset({RuleKind.GREEDY, RuleKind.TOP})
 
 VALUE_KINDS = frozenset({RuleKind.ADDITIVE, RuleKind.RATIO, RuleKind.TYPICAL})
 """Rules that compare a probability with a level; equal probabilities share their fate."""
-
-_GRAMMAR = "greedy, additive:EPS, ratio:GAMMA, top:M, typical:eps=E,delta=D or tree:M"
 
 
 class Ties(StrEnum):
@@ -45,7 +43,7 @@ def check_certifiable(rule: Rule) -> None:
         UsageError: the rule is a lossless one, whose acceptance is random whatever the divergence.
     """
     if rule.kind not in RANK_KINDS | VALUE_KINDS | {RuleKind.TREE}:
-        raise UsageError(f"rule '{rule}' has no certificate, its acceptance is random: use {_GRAMMAR}")
+        raise UsageError(f"rule '{rule}' has no certificate, its acceptance is random: use {PROVABLE}")
 
 
 def rank_limit(rule: Rule) -> int:

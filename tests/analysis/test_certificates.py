@@ -238,3 +238,10 @@ def test_a_run_without_contexts_has_rows_without_values(tmp_path: Path) -> None:
     assert set(table.frame["n_contexts"]) == {0}
     with pytest.raises(RunError, match="so nothing was checked"):
         check_certificates(table)
+
+
+def test_a_run_that_has_no_prompt_yet_is_refused(tmp_path: Path) -> None:
+    from tests.handmade import write_run
+
+    with pytest.raises(RunError, match="so nothing was checked"):
+        certificates([open_run(write_run(tmp_path / "started", {}, complete=False))], resampling=FAST)

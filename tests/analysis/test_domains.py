@@ -96,7 +96,9 @@ def test_lengths_with_and_without_the_bonus_are_one_apart_where_nothing_is_cut(s
 
 def test_nothing_drafted_is_null_not_zero(tmp_path: Path) -> None:
     prompts = {f"code/{i}": [Step(stop="length", emitted=1)] for i in range(12)}
-    frame = domains([open_run(write_run(tmp_path / "run", prompts))]).frame
+    table = domains([open_run(write_run(tmp_path / "run", prompts))])
+    assert any("no node was drafted" in note for note in table.notes)
+    frame = table.frame
     undefined = ["acceptance", "mean_accept_ratio", "mean_accepted_len", "EL_joint", "EL_product", "EL_gap"]
     assert frame[[*undefined, "draft_entropy"]].isna().all(axis=None)
     assert (frame["emitted_per_step"] == 1.0).all()

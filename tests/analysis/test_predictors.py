@@ -264,7 +264,6 @@ def test_what_cannot_be_compared_is_null_with_a_reason(tmp_path: Path) -> None:
     }
     cases = {
         "one depth": one_depth,
-        "one domain": {"a/1": [Step([Node(-1, "accepted", is_argmax=True), Node(0, "rejected")])]},
         "nothing drafted": {"a/1": [Step(emitted=1)], "b/1": [Step(emitted=1)]},
         "the same": {f"{d}/1": [Step([Node(-1, "accepted"), Node(0, "accepted")])] for d in ("a", "b")},
     }
@@ -286,3 +285,22 @@ def test_tested_nodes_have_no_chance_for_depth(tree_run: Run) -> None:
         assert "cannot be permuted" in row["reason"]
     assert np.isfinite(rows.loc["domain", "explained_variance_excess"])
     assert rows.loc["domain", "reason"] is None
+
+
+def test_one_domain_leaves_depth_measured(tmp_path: Path) -> None:
+    run = write_known(tmp_path / "both", 0.0, 0.3)
+    prompts = run.read("prompts").to_pylist()
+    of_run = predictors([run], by="run", resampling=FAST)
+    assert len({prompt["domain"] for prompt in prompts}) == 2
+    rows = of_run.frame[of_run.frame["outcome"] == "argmax"].set_index("predictor")
+    nodes = pd.DataFrame(labelled(run, "argmax"))
+    expected = regression(nodes["y"].to_numpy(), nodes["depth"].to_numpy())
+    for predictor in ("depth", "depth given run", "both"):
+        assert rows.loc[predictor, "explained_variance"] == pytest.approx(expected, abs=1e-8)
+    assert rows.loc["depth", "p_value"] < 0.01
+    assert rows.loc["depth", "explained_variance_excess_lo"] > 0
+    assert rows.loc["depth", "reason"] is None
+    for predictor in ("run", "run less depth", "run given depth"):
+        assert np.isnan(rows.loc[predictor, "explained_variance"])
+        assert rows.loc[predictor, "reason"] == "the prompts have one run only"
+    assert not any("explains more" in note for note in of_run.notes)
