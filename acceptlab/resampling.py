@@ -20,7 +20,8 @@ MIN_PROMPTS = 10
 """Fewest prompts for which an interval is given."""
 
 _BLOCK_CELLS = 2_000_000
-_KEPT_CELLS = 32_000_000
+_KEPT_CELLS = 128_000_000
+"""Weights of up to so many resamples times prompts are kept, a byte each: drawing them is what takes the time."""
 
 Totals = Float[np.ndarray, "rows columns"]
 Statistic = Callable[[Totals], Float[np.ndarray, "rows statistics"]]
