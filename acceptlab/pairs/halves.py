@@ -33,11 +33,17 @@ class Half:
 
     def __init__(self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None) -> None:
         self._weight = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), bias)
+        self.nbytes = 2 * weight.numel()
 
     def linear(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
         """`x @ weight.T`, and the bias where there is one."""
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._weight)
         return out
+
+    def weight(self) -> Float[Tensor, "out in"]:
+        """The weight again, in float32."""
+        found: Tensor = torch.ops.quantized.linear_unpack_fp16(self._weight)[0]
+        return found
 
 
 @lru_cache(maxsize=1)

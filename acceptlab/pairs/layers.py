@@ -72,6 +72,22 @@ class HalfLayer:
         self._qkv = Half(torch.cat([weights.q, weights.k, weights.v]))
         self._gate_up = Half(torch.cat([weights.gate, weights.up]))
         self._o, self._down = Half(weights.o), Half(weights.down)
+        self._heights = [len(weights.q), len(weights.k), len(weights.v)]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the weights."""
+        return sum(half.nbytes for half in (self._qkv, self._o, self._gate_up, self._down))
+
+    def fill(self, layer: Any) -> None:
+        """Give the weights back to a module (see `LlamaWeights.of`), in float32."""
+        q, k, v = torch.split(self._qkv.weight(), self._heights)
+        gate, up = self._gate_up.weight().chunk(2)
+        attention = {"q": q, "k": k, "v": v, "o": self._o.weight()}
+        block = {"gate": gate, "up": up, "down": self._down.weight()}
+        for part, found in ((layer.self_attn, attention), (layer.mlp, block)):
+            for name, weight in found.items():
+                getattr(part, f"{name}_proj").weight.data = weight.contiguous()
 
     def qkv(self, x: Tensor, plain: bool) -> Tensor:
         """Queries, keys and values of normed rows, side by side."""

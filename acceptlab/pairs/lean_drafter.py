@@ -19,7 +19,7 @@ from acceptlab.pairs import halves
 from acceptlab.pairs.fused import FusedLlama
 from acceptlab.pairs.halves import Half
 from acceptlab.pairs.layers import HalfLayer, LlamaWeights
-from acceptlab.pairs.packed import trim_memory
+from acceptlab.pairs.packed import release, trim_memory
 from acceptlab.pairs.slots import LlamaSizes, Part
 from acceptlab.passes import Pass
 
@@ -43,7 +43,7 @@ def plain_drafter(model: DrafterModel) -> CausalDrafter:
 class LeanDrafter(DrafterModel):
     """Runs a `CausalDrafter` on weights of 16 bits. The drafter that it is made from gives its matrices away.
 
-    `drafter` has them in 16 bits from then on: `plain` gives one that runs on its own.
+    `drafter` has none from then on: `plain` gives one that runs on its own.
     """
 
     is_lean = True
@@ -52,11 +52,12 @@ class LeanDrafter(DrafterModel):
         drafter, shape = model.drafter, model.drafter.shape
         sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
         with torch.no_grad():
-            layers = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
-            self._layers = FusedLlama(layers, drafter.norm.weight.detach(), sizes, self._rotary)
+            self._halves = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
+            self._layers = FusedLlama(self._halves, drafter.norm.weight.detach(), sizes, self._rotary)
             self._output = Half(drafter.drafting_weight(), drafter.output.bias.detach())
             for weight in _matrices(drafter):
-                weight.data = weight.data.half()
+                weight.data = weight.data.new_empty((0, weight.shape[1]))
+        release([drafter.embeddings])  # the output layer has read its rows
         self._kept = drafter.output.token_ids.numpy().astype(np.int64)
         self._name_and_size(drafter, model.name)
         trim_memory()
@@ -64,7 +65,15 @@ class LeanDrafter(DrafterModel):
     def plain(self) -> CausalDrafter:
         """The drafter with all weights in float32; the target's embeddings are not copied."""
         shared = {id(self.drafter.embeddings): self.drafter.embeddings}
-        return deepcopy(self.drafter, shared).float()
+        drafter = deepcopy(self.drafter, shared)
+        for half, layer in zip(self._halves, drafter.layers, strict=True):
+            half.fill(layer)
+        return drafter
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the matrices, which `drafter` lacks."""
+        return self._output.nbytes + sum(half.nbytes for half in self._halves)
 
     def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
         cos, sin = self.drafter.rotary(positions[None])

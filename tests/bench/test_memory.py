@@ -10,6 +10,8 @@ import torch
 from acceptlab.bench import memory
 from acceptlab.bench.memory import memory_of_collection, peak_bytes, resident_bytes, weight_bytes
 from acceptlab.drafters.model import DrafterModel
+from acceptlab.pairs import halves
+from acceptlab.pairs.lean_drafter import LeanDrafter
 from acceptlab.prompts import Prompt
 from tests.bench.helpers import small_drafter, small_pair
 from tests.engine.helpers import settings
@@ -25,6 +27,13 @@ def test_what_models_share_counts_once() -> None:
     own = sum(t.nbytes for t in (*drafter.parameters(), *drafter.buffers()))
     with_drafter = replace(pair, draft_model=None, draft=DrafterModel(drafter, "d"))
     assert weight_bytes(with_drafter) == each + buffers + own
+    if halves.is_available():
+        for weight in drafter.layers.parameters():
+            weight.data = halves.rounded(weight.data)
+        lean = LeanDrafter(DrafterModel(drafter, "d"))
+        small = sum(t.nbytes for t in (*drafter.parameters(), *drafter.buffers()))
+        assert lean.nbytes > 0
+        assert weight_bytes(replace(with_drafter, draft=lean)) == each + buffers + small + lean.nbytes
 
 
 def test_resident_memory_follows_what_is_taken() -> None:
