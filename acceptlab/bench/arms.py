@@ -98,6 +98,12 @@ class PrefillClock:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def reset(self) -> None:
+        """Timed."""
+        started = now_ms(self._inner.device)
+        self._inner.reset()
+        self.ms += now_ms(self._inner.device) - started
+
     def prefill(self, token_ids: Tensor) -> None:
         """Timed."""
         started = now_ms(self._inner.device)

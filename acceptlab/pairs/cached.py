@@ -108,6 +108,7 @@ class CachedModel:
         self._blocked = torch.finfo(self.dtype).min
         self._lean = LeanModel(model) if lean and can_run_lean(model) else None
         self._slots: SlotCache | None = None
+        self._reads_plain = False
         self.reset()
 
     @property
@@ -141,8 +142,9 @@ class CachedModel:
         if self._slots is None:
             self._slots = self._lean.new_cache()
         self._slots.clear()
-        self._lean.release_embeddings()
-        trim_memory()
+        if not self._reads_plain:  # else they are the output layer too, and would come back from the disk
+            self._lean.release_embeddings()
+            trim_memory()
 
     @torch.inference_mode()
     def prefill(self, token_ids: Int[Tensor, " tokens"]) -> None:
@@ -210,12 +212,14 @@ class CachedModel:
         assert self._slots is not None
         n_rows = len(token_ids)
         self._n_short = self._n_short + 1 if n_rows <= few_rows() else 0
+        plain = self._n_short > _PLAIN_AFTER
+        self._reads_plain |= plain
         logits = self._lean.run(
             token_ids,
             positions,
             [Part(self._slots, n_rows, visible)],
             with_logits=visible is not None,
-            plain=self._n_short > _PLAIN_AFTER,
+            plain=plain,
         )
         self._n_slots += n_rows
         return logits
