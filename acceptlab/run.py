@@ -223,7 +223,7 @@ def run_collection(
     from acceptlab.collect import collect  # torch and transformers: only now is it sure that they are needed
 
     show.say(f"loading {planned.config['pair']} ...")
-    pair, settings = prepare(planned)
+    pair, settings = prepare(planned, only_this=True)
     left_out = (f"left out: {problem}" for problem in planned.problems)
     for note in filter(None, [pair.draft_note, *pair.notes, *left_out]):
         show.say(f"note: {note}")
@@ -245,17 +245,26 @@ def run_collection(
     return Finished(folder, summary(folder))
 
 
-def prepare(planned: Plan) -> tuple[Pair, Settings]:
+def prepare(planned: Plan, *, only_this: bool = False) -> tuple[Pair, Settings]:
     """Load the pair of a plan and put its settings together.
+
+    Args:
+        planned: what to do.
+        only_this: whether the process decodes nothing else. Where its passes then have the same few numbers of rows,
+            the math library is told to keep code for few, which saves memory.
 
     Raises:
         UsageError: a model that does not exist or cannot be run exactly, or tokenizers that disagree.
         RunError: too little memory, or a broken file.
     """
     from acceptlab.engine import Settings
+    from acceptlab.pairs.heap import keep_few_products
     from acceptlab.pairs.load import load_pair
 
     asked = planned.request
+    is_steady = planned.tree.static is not None and planned.stop_entropy is None and asked.batch_size == 1
+    if only_this and is_steady:
+        keep_few_products()
     pair = load_pair(
         asked.pair, target=asked.target, draft=asked.draft, device=asked.device, dtype=asked.dtype
     )

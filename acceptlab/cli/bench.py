@@ -64,7 +64,7 @@ def collector(
 
     request = decoding.request(limit=limit, tree=tree, rule=rule, max_new_tokens=max_new_tokens, dtype=dtype)
     planned = plan(request)
-    loaded, settings = prepare(planned)
+    loaded, settings = prepare(planned, only_this=True)
     split = collector_split(loaded, planned.prompts, settings)
     with BenchBar("prompts") as bar, timed_by(clock):
         ratio = over_floor(floor_samples(loaded, planned.prompts, settings, repeats, bar))

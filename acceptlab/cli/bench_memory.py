@@ -42,7 +42,7 @@ def memory(
 
     request = decoding.request(limit=limit, tree=tree, rule=rule, max_new_tokens=max_new_tokens, dtype=dtype)
     planned = plan(request)
-    loaded, settings = prepare(planned)
+    loaded, settings = prepare(planned, only_this=True)
     with BenchBar("prompts") as bar:
         frame, is_whole = memory_of_collection(loaded, planned.prompts, settings, bar)
     weights_mb, most = weight_bytes(loaded) / MB, float(frame["over_models_mb"].iloc[-1])

@@ -6,7 +6,7 @@ from acceptlab.errors import RunError, UsageError
 from acceptlab.pairs.default import pair_members
 from acceptlab.pairs.devices import is_out_of_memory, resolve_device, resolve_dtype
 from acceptlab.pairs.drafts import load_draft
-from acceptlab.pairs.heap import keep_few_products, large_blocks_apart, release_code
+from acceptlab.pairs.heap import large_blocks_apart, release_code
 from acceptlab.pairs.packed import trim_memory
 from acceptlab.pairs.pair import Pair, common_width, pair_from_models
 from acceptlab.pairs.source import find_source, load_model, load_tokenizer
@@ -37,7 +37,6 @@ def load_pair(
         UsageError: a model that does not exist or cannot be run exactly, or tokenizers that disagree.
         RunError: too little memory, a broken file, a failed download.
     """
-    keep_few_products()
     pair_name, target_name, draft_name = pair_members(name, target, draft)
     place = resolve_device(device)
     numbers = resolve_dtype(dtype, place)

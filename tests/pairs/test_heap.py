@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from acceptlab.bench.memory import resident_bytes
 from acceptlab.pairs import heap
 from acceptlab.pairs.heap import keep_few_products, large_blocks_apart, release_code, unwritten_mappings
+from acceptlab.run import Request, plan, prepare
 
 
 class _Facts(ctypes.Structure):
@@ -116,3 +119,24 @@ def test_a_bound_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     keep_few_products()
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "48"
+
+
+@pytest.mark.parametrize(
+    ("changes", "only_this", "bound"),
+    [
+        ({}, True, "48"),
+        ({}, False, None),
+        ({"tree": "dynamic:nodes=16,depth=4,topk=4"}, True, None),
+        ({"batch_size": 4}, True, None),
+    ],
+)
+def test_only_a_collection_whose_passes_are_alike_is_bounded(
+    changes: dict[str, Any], only_this: bool, bound: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # set and deleted, so that what the call sets is undone after the test
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1")
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    pair = SimpleNamespace(eos_ids=frozenset({2}))
+    monkeypatch.setattr("acceptlab.pairs.load.load_pair", lambda *args, **kwargs: pair)
+    prepare(plan(Request(domains=("code",), limit=1, **changes)), only_this=only_this)
+    assert os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY") == bound
