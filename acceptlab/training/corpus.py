@@ -45,6 +45,11 @@ class Example:
         return self.item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
 
     @property
+    def prompt(self) -> bytes:
+        """The prompt's token ids, to compare prompts by."""
+        return self.token_ids[: self.prompt_len].tobytes()
+
+    @property
     def output_len(self) -> int:
         """Tokens that the target wrote, its EOS included."""
         return len(self.token_ids) - self.prompt_len
@@ -85,6 +90,16 @@ def load_examples(folders: Sequence[Path], *, min_output_len: int = 4) -> list[E
         for part in parts:
             examples.extend(read_examples(part, min_output_len=min_output_len))
     return examples
+
+
+def split_examples(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """Those to train on and those held out.
+
+    A prompt may stand in a file under several numbers, so what shares a prompt with a held-out example is in neither.
+    """
+    held_out = [example for example in examples if example.is_held_out]
+    prompts = {example.prompt for example in held_out}
+    return [e for e in examples if not e.is_held_out and e.prompt not in prompts], held_out
 
 
 def read_examples(part: Path, *, min_output_len: int = 4) -> Iterator[Example]:

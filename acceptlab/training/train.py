@@ -26,7 +26,14 @@ from acceptlab.drafters.llama import LlamaStack
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
 from acceptlab.files import replacing
-from acceptlab.training.corpus import Batch, Example, draw_batches, learn_prompts, mean_target_probs
+from acceptlab.training.corpus import (
+    Batch,
+    Example,
+    draw_batches,
+    learn_prompts,
+    mean_target_probs,
+    split_examples,
+)
 from acceptlab.training.diagnostics import gradient_variance, rollout_length
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.grpo_stage import GrpoStage
@@ -131,8 +138,7 @@ class Trainer:
         self.folder = folder
         self.settings = settings
         self.target = target
-        self.train_examples = [e for e in examples if not e.is_held_out]
-        held_out = [e for e in examples if e.is_held_out]
+        self.train_examples, held_out = split_examples(examples)
         stride = max(1, len(held_out) // settings.held_out_items)
         self.held_out = held_out[::stride][: settings.held_out_items]
         if not self.train_examples or not self.held_out:

@@ -14,7 +14,7 @@ from acceptlab.drafters.base import Rows
 from acceptlab.drafters.files import load_drafter
 from acceptlab.errors import UsageError
 from acceptlab.training.chain_losses import branch_value, path_value
-from acceptlab.training.corpus import Example, draw_batches, learn_prompts, make_batch
+from acceptlab.training.corpus import Example, draw_batches, learn_prompts, make_batch, split_examples
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.settings import TrainSettings, make_settings, read_settings
 from acceptlab.training.train import Trainer
@@ -251,3 +251,15 @@ def test_settings_from_toml_and_their_errors(tmp_path: Path) -> None:
         read_settings(tmp_path / "none.toml", {})
     with pytest.raises(UsageError, match="unknown loss"):
         make_settings({"target": "t", "data": ["d"], "loss": "x"})
+
+
+def test_no_prompt_is_both_trained_on_and_held_out() -> None:
+    examples = make_examples(30)
+    held = examples[24]
+    assert held.is_held_out
+    # the same prompt under another number, with another answer
+    twin = replace(held, item=60, token_ids=np.append(held.token_ids[:-1], held.token_ids[-1] ^ 1))
+    other = replace(examples[3], item=61)
+    train, held_out = split_examples([*examples, twin, other])
+    assert held_out == [held]
+    assert [e.item for e in train] == [e.item for e in examples if e.item != 24] + [61]
