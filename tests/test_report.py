@@ -31,6 +31,7 @@ from acceptlab.report import (
 )
 from acceptlab.report.cells import LONG_TABLE, MISSING, number, view_of
 from acceptlab.report.facts import collect_command, duration
+from acceptlab.report.page import prose
 from acceptlab.report.pictures import darken, picture_of
 from acceptlab.resampling import Resampling
 from acceptlab.store import RunWriter, open_run
@@ -351,3 +352,16 @@ def test_command_writes_page_tables_and_figures(
 def test_unknown_analysis_is_named(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["report", str(run_folder), "--analyses", "depths"]) == 2
     assert "unknown analysis 'depths'" in capsys.readouterr().err
+
+
+def test_verdicts_are_shown_as_they_are_meant() -> None:
+    text = prose(
+        "First.\n\n- **Bold** claim of `code`\n  that goes on\n\n| a | b |\n|---|---|\n| 1 | <i> |\n\n![picture](x.png)\n"
+    )
+    tags = [tag for tag, _ in Page(text).tags]
+    for tag in ("p", "ul", "li", "strong", "code", "table", "td"):
+        assert tag in tags, tag
+    assert "img" not in tags
+    assert "i" not in tags
+    assert "**" not in text
+    assert "picture" not in text

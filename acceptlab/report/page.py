@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from acceptlab import __version__
@@ -39,7 +41,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page holds. Texts are plain; paragraphs are separated by an empty line."""
+    """All that a page holds. Question, prediction and verdict are in Markdown."""
 
     title: str
     runs: Sequence[Run]
@@ -150,7 +152,7 @@ def render_page(report: Report, pictures: Mapping[str, Picture | None]) -> str:
         "headline_runs": headline.runs if headline else (),
         "sections": [_shown(section, pictures.get(section.stem), common) for section in report.sections],
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # ours, without user text
-        "paragraphs": paragraphs,
+        "prose": prose,
         "sentence": sentence,
         "version": __version__,
     }
@@ -233,9 +235,16 @@ def _headlines(section: Section | None) -> list[Headline]:
     return found
 
 
-def paragraphs(text: str) -> list[str]:
-    """Paragraphs of a plain text, their lines kept."""
-    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+@cache
+def _markdown() -> MarkdownIt:
+    # no HTML of the text's own; links and pictures are written for the place where the text lies
+    return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
+
+
+def prose(text: str) -> Markup:
+    """A text in Markdown as HTML: paragraphs, lists, tables, emphasis and code; pictures are left out."""
+    shown = re.sub(r"^!\[[^\]]*\]\([^)]*\)\s*$", "", text, flags=re.MULTILINE)
+    return Markup(_markdown().render(shown))  # escaped by the renderer
 
 
 def sentence(text: str) -> str:
