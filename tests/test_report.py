@@ -356,7 +356,8 @@ def test_unknown_analysis_is_named(run_folder: Path, capsys: pytest.CaptureFixtu
 
 def test_verdicts_are_shown_as_they_are_meant() -> None:
     text = prose(
-        "First.\n\n- **Bold** claim of `code`\n  that goes on\n\n| a | b |\n|---|---|\n| 1 | <i> |\n\n![picture](x.png)\n"
+        "First.\n\n- **Bold** claim of `code`\n  that goes on\n\n"
+        "| a | b |\n|---|---|\n| 1 | <i> |\n\n![picture](x.png)\n"
     )
     tags = [tag for tag, _ in Page(text).tags]
     for tag in ("p", "ul", "li", "strong", "code", "table", "td"):
