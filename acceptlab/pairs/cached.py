@@ -18,8 +18,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from acceptlab.pairs.heap import trim_memory
 from acceptlab.pairs.lean import LeanModel, can_run_lean
-from acceptlab.pairs.packed import PREFILL_STEP, few_rows, trim_memory
+from acceptlab.pairs.packed import PREFILL_STEP, few_rows
 from acceptlab.pairs.slots import Part, SlotCache
 from acceptlab.passes import Pass
 

@@ -64,6 +64,13 @@ def release_code() -> None:
             call(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
 
+def trim_memory() -> None:
+    """Give memory that was used, and is free again, back to the system."""
+    call = _library_call("malloc_trim")
+    if call is not None:
+        call(0)
+
+
 def unwritten_mappings(smaps: str) -> list[tuple[int, int]]:
     """First address, and the one behind the last, of mappings that hold nothing but what their files hold.
 

@@ -18,8 +18,9 @@ from acceptlab.drafters.model import DrafterModel
 from acceptlab.pairs import halves
 from acceptlab.pairs.fused import FusedLlama
 from acceptlab.pairs.halves import Half
+from acceptlab.pairs.heap import trim_memory
 from acceptlab.pairs.layers import HalfLayer, LlamaWeights
-from acceptlab.pairs.packed import release, trim_memory
+from acceptlab.pairs.packed import release
 from acceptlab.pairs.slots import LlamaSizes, Part
 from acceptlab.passes import Pass
 

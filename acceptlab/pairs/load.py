@@ -6,8 +6,7 @@ from acceptlab.errors import RunError, UsageError
 from acceptlab.pairs.default import pair_members
 from acceptlab.pairs.devices import is_out_of_memory, resolve_device, resolve_dtype
 from acceptlab.pairs.drafts import load_draft
-from acceptlab.pairs.heap import large_blocks_apart, release_code
-from acceptlab.pairs.packed import trim_memory
+from acceptlab.pairs.heap import large_blocks_apart, release_code, trim_memory
 from acceptlab.pairs.pair import Pair, common_width, pair_from_models
 from acceptlab.pairs.source import find_source, load_model, load_tokenizer
 

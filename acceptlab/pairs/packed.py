@@ -98,7 +98,7 @@ def is_available() -> bool:
                 packed.linear_mul(x, other),
             ]
         )
-    except (RuntimeError, AttributeError, NotImplementedError, TypeError):
+    except (RuntimeError, AttributeError, TypeError):
         return False
     plain = x @ weight.T
     expected = torch.cat([plain, plain + other, torch.nn.functional.silu(plain), plain * other])
@@ -144,14 +144,6 @@ def use_large_pages(weights: Iterable[Packed | Tensor]) -> None:
     # one by one: a block whose ends are not mapped is refused, and only that one
     for block in sorted(blocks):
         _advise(block * _HUGE, _HUGE, _COLLAPSE)
-
-
-def trim_memory() -> None:
-    """Give memory that was used while loading, and is free again, back to the system, where it can be asked to."""
-    if sys.platform.startswith("linux"):
-        call = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU library
-        if call is not None:
-            call(0)
 
 
 @lru_cache(maxsize=1)

@@ -19,8 +19,8 @@ from acceptlab.pairs.cached import CachedModel
 from acceptlab.pairs.drafts import Draft
 from acceptlab.pairs.encoding import Prompt, encode_prompt, end_ids
 from acceptlab.pairs.files import cached_sha256, weight_files
+from acceptlab.pairs.heap import trim_memory
 from acceptlab.pairs.lean_drafter import LeanDrafter, can_draft_lean
-from acceptlab.pairs.packed import trim_memory
 from acceptlab.pairs.probe import PROBE_LEN, plain_rows, probe
 from acceptlab.pairs.source import Source
 from acceptlab.pairs.trained import WatchedModel
