@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from acceptlab.drafters.cross_model import CrossModel
 from acceptlab.drafters.head_model import HeadModel
 from acceptlab.errors import UsageError
 from acceptlab.rng import generator
@@ -64,7 +65,7 @@ class PlainPair:
             return self._fitted(_full_forward(self._pair.draft_model, token_ids, first))
         tokens, places = torch.tensor(list(token_ids)), torch.arange(len(token_ids))
         target, draft = self._pair.target, self._pair.draft
-        if isinstance(getattr(draft, "inner", draft), HeadModel):  # it reads the target's states
+        if isinstance(getattr(draft, "inner", draft), HeadModel | CrossModel):  # it reads the target's states
             target.reset()
             target.prefill(tokens)
         draft.reset()

@@ -16,6 +16,7 @@ import pandas as pd
 from acceptlab.bench.arms import Arm, PlainArm, SpeculativeArm
 from acceptlab.bench.backends import BACKENDS, draft_for, make_backend
 from acceptlab.bench.speedup import Sums, relative_speeds
+from acceptlab.drafters.cross_model import CrossModel
 from acceptlab.drafters.head_model import HeadModel
 from acceptlab.engine import Settings
 from acceptlab.errors import UsageError
@@ -53,7 +54,7 @@ def backend_arms(
         UsageError: an unknown backend, none at all, or a draft that needs the pair's own target.
     """
     draft = pair.draft.inner if isinstance(pair.draft, PaddedModel) else pair.draft
-    if isinstance(draft, HeadModel):
+    if isinstance(draft, HeadModel | CrossModel):
         raise UsageError(
             f"the draft '{draft.name}' reads its target's states: name one that reads tokens only"
         )

@@ -41,10 +41,12 @@ def command(
     An interrupted run goes on where its last checkpoint was: repeat the command. Use the result with
     acceptlab collect --draft data/drafters/mine/best
     """
+    from acceptlab.cli.progress import TenthsBar
     from acceptlab.training.corpus import load_examples
     from acceptlab.training.settings import read_settings
+    from acceptlab.training.taps import write_taps
     from acceptlab.training.target import load_target
-    from acceptlab.training.train import Trainer
+    from acceptlab.training.train import Trainer, tap_layers
 
     changes = {
         "init": None if init is None else str(init),
@@ -57,15 +59,24 @@ def command(
     settings = read_settings(config, {name: value for name, value in changes.items() if value is not None})
     name = settings.loss if settings.stage == "supervised" else settings.stage
     folder = output or Path("data/drafters") / f"{config.stem}-{name}-seed{settings.seed}"
-    examples = load_examples([Path(name) for name in settings.data])
     loaded = load_target(settings.target)
+    taps = tap_layers(settings, loaded.stack)
+    if taps:
+        texts = [Path(name) for name in (*settings.data, *settings.score)]
+        bar = TenthsBar("running the target", "parts of the text")
+        bar.start()
+        try:
+            write_taps(texts, loaded.stack, taps, bar.update)
+        finally:
+            bar.stop()
+    examples = load_examples([Path(name) for name in settings.data], tap_layers=taps)
     trainer = Trainer(folder, settings, loaded.stack, examples, _show)
     n_tokens = sum(example.output_len for example in trainer.train_examples)
     print(f"{len(trainer.train_examples):,} trajectories, {n_tokens:,} tokens to train on", file=sys.stderr)
     best = trainer.run()
     print(f"best held-out overlap {best:.4f}", file=sys.stderr)
     if settings.score:
-        scores = trainer.score(load_examples([Path(name) for name in settings.score]))
+        scores = trainer.score(load_examples([Path(name) for name in settings.score], tap_layers=taps))
         print(f"mean overlap over domains {scores['mean_overlap_over_domains']:.4f}", file=sys.stderr)
     print(folder / "best")
 

@@ -23,8 +23,8 @@ class Rows:
     `token_ids` (sequences, length) is right-padded. Row n lies in sequence `sequence[n]` behind
     `position[n]`, and is place `depth[n]` (from 0) of its window: the window's anchor, the last committed
     token, is at position - depth. All rows between an anchor and a row are rows too. `features` are the
-    target's normed hidden states, that of position p at [:, p - features_start], padded like the tokens; None
-    where no drafter wants them.
+    target's normed hidden states, that of position p at [:, p - features_start], padded like the tokens; `taps`
+    are those in front of some of its layers, of all positions. None where no drafter wants them.
     """
 
     token_ids: Int[Tensor, "sequences length"]
@@ -33,6 +33,7 @@ class Rows:
     depth: Int[Tensor, " rows"]
     features: Float[Tensor, "sequences tail size"] | None = None
     features_start: int = 0
+    taps: Float[Tensor, "taps sequences length size"] | None = None
 
 
 class Drafter(nn.Module, ABC):
@@ -80,6 +81,11 @@ class Drafter(nn.Module, ABC):
     def rotary(self, positions: Int[Tensor, "batch rows"]) -> tuple[Tensor, Tensor]:
         """Rotary tables at these positions."""
         return rotary_tables(positions, self.shape.head_dim, self.shape.rope_theta)
+
+    @property
+    def tap_layers(self) -> tuple[int, ...]:
+        """Layers of the target in front of which its hidden states are read."""
+        return ()
 
     @abstractmethod
     def row_hidden(self, rows: Rows) -> Float[Tensor, "rows size"]:

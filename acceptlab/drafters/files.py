@@ -16,6 +16,7 @@ from torch import Tensor
 
 from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.cross_head import CrossHead
 from acceptlab.drafters.heads import BlockHead, FeatureHead
 from acceptlab.drafters.llama import LlamaShape
 from acceptlab.drafters.output_layer import CutOutput
@@ -27,8 +28,9 @@ WEIGHTS_FILE = "model.safetensors"
 _SCALES = ".scales"
 """Ends the name of the scales of a matrix that is stored in 8 bits."""
 _GROUP = 32
-KINDS: dict[str, type[CausalDrafter] | type[FeatureHead] | type[BlockHead]] = {
-    cls.kind: cls for cls in (CausalDrafter, FeatureHead, BlockHead)
+AnyDrafter = CausalDrafter | FeatureHead | BlockHead | CrossHead
+KINDS: dict[str, type[CausalDrafter] | type[FeatureHead] | type[BlockHead] | type[CrossHead]] = {
+    cls.kind: cls for cls in (CausalDrafter, FeatureHead, BlockHead, CrossHead)
 }
 
 
@@ -155,9 +157,7 @@ def load_config(folder: Path) -> DrafterConfig:
         raise RunError(f"'{path}' is not a drafter's configuration ({error}): restore the file") from None
 
 
-def load_drafter(
-    folder: Path, embeddings: Float[Tensor, "vocab size"]
-) -> CausalDrafter | FeatureHead | BlockHead:
+def load_drafter(folder: Path, embeddings: Float[Tensor, "vocab size"]) -> AnyDrafter:
     """Load a drafter onto its target's embeddings, in float32.
 
     Args:

@@ -43,7 +43,9 @@ def _load_trained(folder: Path, target: PreTrainedModel) -> Draft:
     return Draft(str(folder), load_trained(folder, target), None, None, None, "")
 
 
-DRAFTER_LOADERS: dict[str, DrafterLoader] = dict.fromkeys(("causal", "feature", "block"), _load_trained)
+DRAFTER_LOADERS: dict[str, DrafterLoader] = dict.fromkeys(
+    ("causal", "feature", "block", "cross"), _load_trained
+)
 """Loaders of trained drafters by kind: (folder, target model) -> Draft."""
 
 

@@ -67,6 +67,9 @@ class FusedLlama:
         self._root_eps = torch.tensor((size * sizes.rms_eps) ** 0.5)
         self._output_scale = final_norm * size**0.5
         self._tables = _RotaryTables(rotary, sizes)
+        self.watched: frozenset[int] = frozenset()
+        self.seen: dict[int, Float[Tensor, "rows size"]] = {}
+        """Hidden states in front of the watched layers, of the last pass."""
 
     def new_cache(self) -> SlotCache:
         """An empty cache."""
@@ -89,6 +92,8 @@ class FusedLlama:
         places = bounds(parts)
         n_rows, head_dim = len(x), self.sizes.head_dim
         for number, layer in enumerate(self._layers):
+            if number in self.watched:
+                self.seen[number] = x
             heads = layer.qkv(self._normed(x), plain).view(n_rows, -1, head_dim)
             heads = torch.addcmul(heads * cos, heads.roll(head_dim // 2, -1), sin)
             if len(slots) == 1:

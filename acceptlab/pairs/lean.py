@@ -5,7 +5,7 @@ Boundary: decides by architecture, device and number type; whether the numbers a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -98,6 +98,15 @@ class LeanModel:
     def new_cache(self) -> SlotCache:
         """An empty cache for one sequence."""
         return self._layers.new_cache()
+
+    def watch(self, layers: Iterable[int]) -> None:
+        """Keep the hidden states in front of these layers from every pass to the next (`seen`)."""
+        self._layers.watched = frozenset(layers)
+
+    @property
+    def seen(self) -> dict[int, Tensor]:
+        """Hidden states in front of the watched layers, of the last pass."""
+        return self._layers.seen
 
     def run(
         self,

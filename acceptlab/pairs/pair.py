@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
+from acceptlab.drafters.cross_model import CrossModel
 from acceptlab.drafters.head_model import HeadModel
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import UsageError
@@ -121,9 +122,13 @@ def pair_from_models(
         notes += check_tokenizers(tokenizer, draft.tokenizer, draft.name)
     vocabulary = _common_vocabulary(tokenizer, target_model)
     draft_core = _draft_core(draft, lean)
-    if isinstance(draft_core, HeadModel):
-        target_core = _cached(target_model, target_id, lean, kind=WatchedModel)
-        draft_core.attach(target_core)
+    target_core: CachedModel
+    if isinstance(draft_core, HeadModel | CrossModel):
+        watched = _cached(target_model, target_id, lean, kind=WatchedModel)
+        if isinstance(draft_core, CrossModel):
+            watched.watch(draft_core.tap_layers)
+        draft_core.attach(watched)
+        target_core = watched
     else:
         target_core = _cached(target_model, target_id, lean)
     notes += width_notes("target", target_core, vocabulary)

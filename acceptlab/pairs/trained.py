@@ -1,10 +1,12 @@
 """Trained drafters as drafts: from a folder that `acceptlab train` wrote to a language model.
 
-Feature-level and block heads read the target's hidden states, so their target runs as a `WatchedModel`.
+Heads read the target's hidden states, so their target runs as a `WatchedModel`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.cross_head import CrossHead
+from acceptlab.drafters.cross_model import CrossModel
 from acceptlab.drafters.files import load_drafter
 from acceptlab.drafters.head_model import HeadModel
 from acceptlab.drafters.model import DrafterModel
@@ -21,7 +25,7 @@ from acceptlab.errors import UsageError
 from acceptlab.pairs.cached import CachedModel
 
 
-def load_trained(folder: Path, target: PreTrainedModel) -> DrafterModel | HeadModel:
+def load_trained(folder: Path, target: PreTrainedModel) -> DrafterModel | HeadModel | CrossModel:
     """A drafter on the target's embeddings, in float32 whatever the target's dtype; heads still need `attach`.
 
     Raises:
@@ -33,25 +37,59 @@ def load_trained(folder: Path, target: PreTrainedModel) -> DrafterModel | HeadMo
     drafter.share_embeddings(embeddings)
     if isinstance(drafter, CausalDrafter):
         return DrafterModel(drafter, str(folder))
+    if isinstance(drafter, CrossHead):
+        return CrossModel(drafter, str(folder))
     return HeadModel(drafter, str(folder))
 
 
 class WatchedModel(CachedModel):
-    """A cached model that also keeps the normed last hidden state of every slot (see `HiddenStates`)."""
+    """A cached model that also keeps hidden states of every slot: the normed last ones, or those inside.
+
+    Implements `HiddenStates`, and `InnerStates` once it is told which layers to `watch`.
+    """
 
     _states: Tensor
+    _inner: dict[int, Tensor]
 
     def __init__(self, model: PreTrainedModel, name: str, *, lean: bool = False) -> None:
-        norm = getattr(model.base_model, "norm", None)
-        if norm is None:
+        base = model.base_model
+        if getattr(base, "norm", None) is None:
             raise UsageError(
                 f"a head cannot read the hidden states of '{name}': use it with a Llama-type target"
             )
-        norm.register_forward_hook(self._watch)
+        base.norm.register_forward_hook(self._watch)
+        self._passing: dict[int, Tensor] = {}
+        self._watched: tuple[int, ...] = ()
         super().__init__(model, name, lean=lean)
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """Keep the hidden states in front of these layers; empties the cache.
+
+        Raises:
+            UsageError: the model has no such layer.
+        """
+        own = self.model.base_model.layers
+        if any(not 0 <= number < len(own) for number in layers):
+            raise UsageError(
+                f"'{self.name}' has {len(own)} layers, and the head reads in front of number {max(layers)}"
+            )
+        self._watched = tuple(sorted(set(layers)))
+        if self._lean is not None:
+            self._lean.watch(self._watched)
+        else:
+            for number in self._watched:
+                own[number].register_forward_pre_hook(partial(self._see, number), with_kwargs=True)
+        self.reset()
+
+    def _see(self, number: int, module: Any, inputs: Any, options: Any) -> None:
+        states = inputs[0] if inputs else options["hidden_states"]
+        self._passing[number] = states[0]
 
     def _watch(self, module: Any, inputs: Any, output: Tensor) -> None:
         self._states = torch.cat([self._states, output[0]])
+        passing = self._passing if self._lean is None else self._lean.seen
+        for number in self._watched:
+            self._inner[number] = torch.cat([self._inner[number], passing[number]])
 
     def fork(self) -> CachedModel:
         """There is none: the states of the last pass are kept in one place.
@@ -68,12 +106,19 @@ class WatchedModel(CachedModel):
         super().reset()
         size = self.model.config.get_text_config().hidden_size
         self._states = torch.empty((0, size), device=self.model.device, dtype=self.model.dtype)
+        self._inner = dict.fromkeys(self._watched, self._states)
 
     def keep(self, slots: Int[Tensor, " kept"]) -> None:
         """Keep exactly these slots, in this order."""
         super().keep(slots)
-        self._states = self._states[slots.to(self._states.device)]
+        slots = slots.to(self._states.device)
+        self._states = self._states[slots]
+        self._inner = {number: states[slots] for number, states in self._inner.items()}
 
     def hidden(self, start: int, end: int) -> Float[Tensor, "rows size"]:
         """Normed last hidden states of slots start to end - 1."""
         return self._states[start:end]
+
+    def inner(self, layer: int, start: int, end: int) -> Float[Tensor, "rows size"]:
+        """Hidden states in front of a watched layer, of slots start to end - 1."""
+        return self._inner[layer][start:end]

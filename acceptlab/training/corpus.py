@@ -17,7 +17,7 @@ from torch import Tensor
 
 from acceptlab.drafters.base import Rows
 from acceptlab.errors import UsageError
-from acceptlab.training.trajectories import features_path, list_parts, read_part
+from acceptlab.training.trajectories import features_path, list_parts, read_part, taps_path
 
 HELD_OUT_EVERY = 25
 """One item in so many is held out, by its number."""
@@ -27,7 +27,8 @@ HELD_OUT_EVERY = 25
 class Example:
     """One trajectory.
 
-    `features` are rows for tokens shared_len.. of prompt + output, memory-mapped float16.
+    `features` are rows for tokens shared_len.. of prompt + output, memory-mapped float16; `taps` are hidden states in
+    front of layers of the target, a row a token but the last (see `taps`), where a drafter reads them.
     """
 
     item: int
@@ -38,6 +39,7 @@ class Example:
     features: np.ndarray
     log_norms: np.ndarray
     answer: int = 0
+    taps: tuple[np.ndarray, ...] = ()
 
     @property
     def is_held_out(self) -> bool:
@@ -76,8 +78,10 @@ class Batch:
         return len(self.labels)
 
 
-def load_examples(folders: Sequence[Path], *, min_output_len: int = 4) -> list[Example]:
-    """All trajectories of these folders.
+def load_examples(
+    folders: Sequence[Path], *, min_output_len: int = 4, tap_layers: Sequence[int] = ()
+) -> list[Example]:
+    """All trajectories of these folders, with the hidden states of `taps.write_taps` where some are asked for.
 
     Raises:
         UsageError: no part there, or parts without hidden states.
@@ -88,7 +92,7 @@ def load_examples(folders: Sequence[Path], *, min_output_len: int = 4) -> list[E
         if not parts:
             raise UsageError(f"{folder} holds no trajectories: run acceptlab trajectories --output {folder}")
         for part in parts:
-            examples.extend(read_examples(part, min_output_len=min_output_len))
+            examples.extend(read_examples(part, min_output_len=min_output_len, tap_layers=tap_layers))
     return examples
 
 
@@ -102,7 +106,9 @@ def split_examples(examples: Sequence[Example]) -> tuple[list[Example], list[Exa
     return [e for e in examples if not e.is_held_out and e.prompt not in prompts], held_out
 
 
-def read_examples(part: Path, *, min_output_len: int = 4) -> Iterator[Example]:
+def read_examples(
+    part: Path, *, min_output_len: int = 4, tap_layers: Sequence[int] = ()
+) -> Iterator[Example]:
     """The trajectories of one part whose output is long enough.
 
     Raises:
@@ -115,7 +121,9 @@ def read_examples(part: Path, *, min_output_len: int = 4) -> Iterator[Example]:
     if not path.exists():
         raise UsageError(f"{part} has no hidden states beside it: run acceptlab trajectories with --features")
     features = np.load(path, mmap_mode="r")
+    taps = [np.load(taps_path(part, layer), mmap_mode="r") for layer in tap_layers]
     at = 0
+    tap_at = 0
     for row in table.to_pylist():
         ids = np.array(row["prompt_token_ids"] + row["output_token_ids"], dtype=np.int64)
         n_rows = len(ids) - row["shared_len"]
@@ -129,8 +137,10 @@ def read_examples(part: Path, *, min_output_len: int = 4) -> Iterator[Example]:
                 features=features[at : at + n_rows],
                 log_norms=np.array(row["target_log_norms"], dtype=np.float32),
                 answer=row["answer"],
+                taps=tuple(states[tap_at : tap_at + len(ids) - 1] for states in taps),
             )
         at += n_rows
+        tap_at += len(ids) - 1
 
 
 def make_batch(
@@ -166,7 +176,15 @@ def make_batch(
     features, start = _pad_features(examples, token_ids.shape[1]) if with_features else (None, 0)
     own = [e.features[e.prompt_len - e.shared_len :] for e in examples]
     return Batch(
-        rows=Rows(token_ids, torch.cat(sequence), torch.cat(position), torch.cat(depth), features, start),
+        rows=Rows(
+            token_ids,
+            torch.cat(sequence),
+            torch.cat(position),
+            torch.cat(depth),
+            features,
+            start,
+            _pad_taps(examples, token_ids.shape[1]),
+        ),
         labels=torch.cat(labels),
         features=torch.from_numpy(np.concatenate(own).astype(np.float32)),
         log_norms=torch.from_numpy(np.concatenate([e.log_norms for e in examples])),
@@ -185,6 +203,18 @@ def _pad_features(
         rows = example.features[start + 1 - example.shared_len :]
         padded[index, : len(rows)] = torch.from_numpy(rows.astype(np.float32))
     return padded, start
+
+
+def _pad_taps(examples: Sequence[Example], length: int) -> Float[Tensor, "taps sequences length size"] | None:
+    """Hidden states of all taps, right-padded with zeros; None where there are none."""
+    n_taps = len(examples[0].taps)
+    if n_taps == 0:
+        return None
+    padded = torch.zeros(n_taps, len(examples), length, examples[0].taps[0].shape[1])
+    for index, example in enumerate(examples):
+        for tap, states in enumerate(example.taps):
+            padded[tap, index, : len(states)] = torch.from_numpy(states.astype(np.float32))
+    return padded
 
 
 def draw_batches(

@@ -27,7 +27,9 @@ class TrainSettings:
     replace `steps`: the run ends after so much training time, and the learning rate follows that clock;
     held-out measures and interruptions do not count. Without `diagnose` the gradient variance and the
     rollouts at the end, which run the target, are left out. `grow` puts these layers of the target into the
-    drafter of `init`, which must be causal. `stored_bits` is the width of the stored matrices, 16 or 8.
+    drafter of `init`, which must be causal. `taps` are the layers of the target in front of which the last
+    layers of a cross head read it, one for each; by default the later half reads where it starts from.
+    `stored_bits` is the width of the stored matrices, 16 or 8.
     """
 
     target: str
@@ -44,6 +46,7 @@ class TrainSettings:
     recut: bool = False
     learn_prompts: bool = False
     layers: tuple[int, ...] = (0, -1)
+    taps: tuple[int, ...] = ()
     n_kept: int = 8192
     steps: int = 500
     minutes: float = 0.0
@@ -86,6 +89,8 @@ class TrainSettings:
             )
         if self.kind not in KINDS:
             raise UsageError(f"unknown kind of drafter '{self.kind}': use one of {', '.join(KINDS)}")
+        if self.taps and self.kind != "cross":
+            raise UsageError(f"taps are for drafters of kind cross, not {self.kind}: leave them out")
         if not self.layers:
             raise UsageError("layers is empty: name the target's layers to start from, such as [0, -1]")
 
@@ -120,7 +125,7 @@ def make_settings(values: Mapping[str, Any]) -> TrainSettings:
         UsageError: an unknown name, or a value of the wrong type.
     """
     checked = _checked("train", values, TrainSettings)
-    for name in ("data", "layers", "grow", "score"):
+    for name in ("data", "layers", "taps", "grow", "score"):
         if name in checked:
             checked[name] = tuple(checked[name])
     if "options" in checked:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.cross_head import CrossHead, default_taps
 from acceptlab.drafters.files import KINDS, config_of, load_drafter, save_drafter
 from acceptlab.drafters.heads import BlockHead, FeatureHead
 from acceptlab.drafters.llama import LlamaStack
@@ -57,8 +58,10 @@ def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence
     if not settings.init:
         output = cut_output(settings.n_kept, target, examples)
         fresh = KINDS[settings.kind].from_target(target, settings.layers, output).train()
-        if not isinstance(fresh, CausalDrafter):
+        if isinstance(fresh, FeatureHead | BlockHead):
             fresh.first_position.fill_(first_position)
+        if isinstance(fresh, CrossHead) and settings.taps:
+            fresh.tap(settings.taps)
         if isinstance(fresh, BlockHead):
             fresh.set_gamma(settings.gamma)
         return fresh
@@ -77,6 +80,15 @@ def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence
         assert isinstance(drafter, CausalDrafter)
         drafter = drafter.grown(target, settings.grow)
     return drafter.train()
+
+
+def tap_layers(settings: TrainSettings, target: LlamaStack) -> tuple[int, ...]:
+    """Layers of the target in front of which the drafter of these settings reads it."""
+    if settings.kind != "cross":
+        return ()
+    if settings.init:
+        return load_drafter(Path(settings.init), target.embed_tokens.weight).tap_layers
+    return settings.taps or default_taps(settings.layers, target.shape.n_layers)
 
 
 def cut_output(n_kept: int, target: LlamaStack, examples: Sequence[Example]) -> CutOutput:

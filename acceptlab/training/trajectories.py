@@ -130,6 +130,14 @@ def features_path(part: Path) -> Path:
     return part.with_suffix(".features.npy")
 
 
+def taps_path(part: Path, layer: int) -> Path:
+    """Where the hidden states in front of a layer of the target lie.
+
+    Float16 (tokens, size), the rows of its items one after the other: all tokens of prompt and output but the last.
+    """
+    return part.with_suffix(f".layer-{layer}.npy")
+
+
 def generate_trajectories(
     folder: Path,
     decoder: StaticDecoder,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from acceptlab.drafters.cross_model import CrossModel
 from acceptlab.drafters.files import KINDS, config_of, save_drafter
 from acceptlab.drafters.head_model import HeadModel
 from acceptlab.drafters.output_layer import CutOutput
@@ -33,7 +34,7 @@ def greedy_text(n_tokens: int) -> list[int]:
     return ids[len(PROMPT) :]
 
 
-@pytest.mark.parametrize("kind", ["causal", "feature", "block"])
+@pytest.mark.parametrize("kind", ["causal", "feature", "block", "cross"])
 @pytest.mark.parametrize("tree", ["chain:3", "kary:depth=2,branch=2"])
 def test_greedy_decoding_with_a_trained_drafter_is_the_targets(kind: str, tree: str, tmp_path: Path) -> None:
     made = KINDS[kind].from_target(
@@ -43,8 +44,10 @@ def test_greedy_decoding_with_a_trained_drafter_is_the_targets(kind: str, tree: 
     model = tiny_model("llama", tie_word_embeddings=True)
     draft = load_trained(tmp_path / kind, model)
     target = CachedModel(model, "tiny")
-    if isinstance(draft, HeadModel):
+    if isinstance(draft, HeadModel | CrossModel):
         target = WatchedModel(model, "tiny")
+        if isinstance(draft, CrossModel):
+            target.watch(draft.tap_layers)
         draft.attach(target)
     settings = Settings(parse_tree(tree), parse_rule("greedy"), ProposalKind.RANKED, Warp(1.0, 0, 1.0), 24, 0)
     steps = list(decode(target, draft, PROMPT, "p", settings))
