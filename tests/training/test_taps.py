@@ -1,0 +1,117 @@
+"""Hidden states inside the target on disk, and a cross head that is trained on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from acceptlab.drafters.cross_head import CrossHead, default_taps
+from acceptlab.drafters.files import load_drafter
+from acceptlab.errors import UsageError
+from acceptlab.training.corpus import load_examples
+from acceptlab.training.evaluate import evaluate
+from acceptlab.training.static_cache import StaticDecoder
+from acceptlab.training.taps import tap_states, write_taps
+from acceptlab.training.train import Trainer, tap_layers
+from acceptlab.training.trajectories import (
+    GivenPrompt,
+    TrajectorySettings,
+    generate_trajectories,
+    list_parts,
+    taps_path,
+)
+from tests.training.helpers import CharTokenizer, tiny_target
+from tests.training.test_train import SETTINGS, make_examples
+
+TEXT = TrajectorySettings(
+    target="tiny",
+    n_prompts=5,
+    answers_per_prompt=2,
+    max_new_tokens=9,
+    seed=0,
+    batch_size=4,
+    greedy=False,
+    prompts="file",
+    keep_features=True,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    given = [
+        GivenPrompt("chat", text) for text in ("say a", "count to three.", "why?", "go on. and on.", "x")
+    ]
+    folder = tmp_path / "text"
+    folder.mkdir()
+    generate_trajectories(folder, StaticDecoder(tiny_target()), CharTokenizer(), TEXT, given=given)
+    return folder
+
+
+def test_every_example_has_its_own_states(folder: Path) -> None:
+    reports: list[tuple[int, int]] = []
+    write_taps([folder], tiny_target(), (1, 0), lambda done, total: reports.append((done, total)))
+    assert len(list_parts(folder)) == 3
+    assert reports == [(1, 3), (2, 3), (3, 3)]
+    # two output tokens at least: shorter ones are left out, and must not shift the others
+    examples = load_examples([folder], min_output_len=5, tap_layers=(1, 0))
+    assert 0 < len(examples) < len(load_examples([folder], min_output_len=1))
+    for example in examples:
+        text = torch.from_numpy(example.token_ids[:-1])
+        states = tap_states(tiny_target(), [text], (0, 1))
+        for found, layer in zip(example.taps, (1, 0), strict=True):
+            np.testing.assert_allclose(found, states[layer][0], rtol=1e-3, atol=1e-4)  # 16 bits
+
+
+def test_what_is_there_is_not_written_again(folder: Path) -> None:
+    write_taps([folder], tiny_target(), (1,))
+    first, second, third = list_parts(folder)
+    taps_path(second, 1).unlink()
+    before = taps_path(first, 1).stat().st_mtime_ns
+    reports: list[tuple[int, int]] = []
+    write_taps([folder], tiny_target(), (1,), lambda done, total: reports.append((done, total)))
+    assert reports == [(1, 1)]
+    assert taps_path(first, 1).stat().st_mtime_ns == before
+    assert taps_path(second, 1).exists()
+    assert taps_path(third, 1).exists()
+    with pytest.raises(UsageError, match="the target has no layer 2: name taps from 0 to 1"):
+        write_taps([folder], tiny_target(), (0, 2))
+
+
+def test_a_cross_head_learns_and_goes_on(tmp_path: Path) -> None:
+    examples = [
+        replace(
+            e, taps=(tap_states(tiny_target(), [torch.from_numpy(e.token_ids[:-1])], (1,))[1][0].numpy(),)
+        )
+        for e in make_examples(60)
+    ]
+    weight = tiny_target().embed_tokens.weight
+    settings = replace(
+        SETTINGS, kind="cross", layers=(0, 1), taps=(1,), gamma=2, learning_rate=5e-3, diagnose=False
+    )
+    lines: list[dict] = []
+    trainer = Trainer(tmp_path / "head", settings, tiny_target(), examples, lines.append)
+    assert isinstance(trainer.drafter, CrossHead)
+    assert trainer.drafter.tap_layers == tap_layers(settings, tiny_target()) == (1,)
+    before = evaluate(trainer.drafter, trainer.train_examples, weight, gamma=2).kl
+    trainer.run()
+    assert evaluate(trainer.drafter, trainer.train_examples, weight, gamma=2).kl < 0.9 * before
+    stored = load_drafter(tmp_path / "head" / "last", weight)
+    after = evaluate(stored, trainer.held_out, weight, gamma=2).kl
+    assert after == pytest.approx(lines[-1]["kl"], abs=2e-3)  # 16 bits
+    follow = replace(settings, init=str(tmp_path / "head" / "last"), taps=())
+    assert tap_layers(follow, tiny_target()) == (1,)
+    again = Trainer(tmp_path / "again", follow, tiny_target(), examples)
+    assert evaluate(again.drafter, trainer.held_out, weight, gamma=2).kl == pytest.approx(after, abs=1e-6)
+
+
+def test_where_a_head_reads_by_default() -> None:
+    assert default_taps((0, 1, -2, -1), 30) == (28, 29)
+    assert default_taps((0, 14, -1), 30) == (14, 29)
+    assert tap_layers(replace(SETTINGS, kind="cross", layers=(0, -1)), tiny_target()) == (1,)
+    assert tap_layers(SETTINGS, tiny_target()) == ()
+    with pytest.raises(UsageError, match="taps are for drafters of kind cross, not causal"):
+        replace(SETTINGS, taps=(1,))
