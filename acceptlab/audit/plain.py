@@ -65,11 +65,20 @@ class PlainPair:
             return self._fitted(_full_forward(self._pair.draft_model, token_ids, first))
         tokens, places = torch.tensor(list(token_ids)), torch.arange(len(token_ids))
         target, draft = self._pair.target, self._pair.draft
-        if isinstance(getattr(draft, "inner", draft), HeadModel | CrossModel):  # it reads the target's states
+        core = getattr(draft, "inner", draft)
+        if isinstance(core, HeadModel | CrossModel):  # it reads the target's states
             target.reset()
             target.prefill(tokens)
         draft.reset()
-        logits = draft.forward(tokens, places, places[None, :] <= places[:, None])
+        visible = places[None, :] <= places[:, None]
+        if isinstance(core, CrossModel):  # it may propose behind the last token of a pass only
+            rows = [
+                draft.forward(tokens[i : i + 1], places[i : i + 1], visible[i : i + 1, : i + 1])
+                for i in places
+            ]
+            logits = torch.cat(rows)
+        else:
+            logits = draft.forward(tokens, places, visible)
         if len(logits) != len(tokens):
             raise UsageError(
                 f"the draft '{draft.name}' has no distribution after every prefix: audit another draft"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from acceptlab.collect import Progress, collect
 from acceptlab.engine import Settings
+from acceptlab.pairs.lean_cross import LeanCross
 from acceptlab.pairs.lean_drafter import LeanDrafter
 from acceptlab.pairs.vocab import PaddedModel
 from acceptlab.store import RunWriter
@@ -57,7 +58,7 @@ def weight_bytes(pair: Pair) -> int:
     """Bytes of the weights of both models; what they share counts once."""
     draft = pair.draft.inner if isinstance(pair.draft, PaddedModel) else pair.draft
     modules = [pair.target_model, pair.draft_model, getattr(draft, "drafter", None)]
-    held = draft.nbytes if isinstance(draft, LeanDrafter) else 0
+    held = draft.nbytes if isinstance(draft, LeanDrafter | LeanCross) else 0
     return held + _bytes(
         tensor for module in modules if isinstance(module, nn.Module) for tensor in _tensors(module)
     )

@@ -41,12 +41,15 @@ class CrossModel:
     max_len: int | None = None
 
     def __init__(self, head: CrossHead, name: str) -> None:
+        self._weight = head.drafting_weight()
+        self._name_and_size(head, name)
+
+    def _name_and_size(self, head: CrossHead, name: str) -> None:
         self.head = head.eval()
         self.name = name
         self.vocab_size = head.shape.vocab_size
         self.device = head.embeddings.device
         self._source: InnerStates | None = None
-        self._weight = head.drafting_weight()
         self.reset()
 
     def attach(self, source: InnerStates) -> None:
@@ -153,13 +156,17 @@ class CrossModel:
     @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:
         """Keep the committed slots among these, which come first and in place; drafted ones are forgotten."""
-        in_place = slots == torch.arange(len(slots))
-        kept = int((in_place & (slots < self._n_true)).long().cumprod(dim=0).sum())
+        kept = self._committed_among(slots)
         self._n_slots = self._n_true = kept
         self._lower, self._known = (
             [(keys[:, :, :kept], values[:, :, :kept]) for keys, values in caches]
             for caches in (self._lower, self._known)
         )
+
+    def _committed_among(self, slots: Int[Tensor, " kept"]) -> int:
+        """How many committed slots stay: those that come first and in place."""
+        in_place = slots == torch.arange(len(slots))
+        return int((in_place & (slots < self._n_true)).long().cumprod(dim=0).sum())
 
 
 def _append(cache: tuple[Tensor, Tensor], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

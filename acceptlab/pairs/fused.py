@@ -105,6 +105,17 @@ class FusedLlama:
             x = layer.add_mlp(self._normed(x), x, plain)
         return x
 
+    def write_states(
+        self, cache: SlotCache, states: Sequence[Float[Tensor, "rows size"]], positions: Int[Tensor, " rows"]
+    ) -> None:
+        """Append keys and values of given hidden states, one for every layer, without running anything."""
+        cos, sin = self._tables.at(positions)
+        span, n_kv, head_dim = cache.open(len(positions)), self.sizes.n_kv_heads, self.sizes.head_dim
+        for number, (layer, own) in enumerate(zip(self._layers, states, strict=True)):
+            heads = layer.qkv(self._normed(own), False).view(len(own), -1, head_dim)
+            heads = torch.addcmul(heads * cos, heads.roll(head_dim // 2, -1), sin)
+            cache.buffer[number, :, span] = heads[:, -2 * n_kv :].transpose(0, 1)
+
     def _normed(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows size"]:
         """Every row over its root mean square, short of the factor sqrt(size), which the weights hold."""
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.cross_head import CrossHead
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.pairs import halves
 from acceptlab.pairs.fused import FusedLlama
@@ -24,16 +27,59 @@ from acceptlab.pairs.packed import release
 from acceptlab.pairs.slots import LlamaSizes, Part
 from acceptlab.passes import Pass
 
+Plain = TypeVar("Plain", CausalDrafter, CrossHead)
 
-def can_draft_lean(model: DrafterModel) -> bool:
+
+def can_draft_lean(drafter: CausalDrafter | CrossHead) -> bool:
     """Whether the drafter's weights are 16-bit numbers, and its passes can run on them here."""
-    if model.device.type != "cpu" or not halves.is_available():
+    if drafter.embeddings.device.type != "cpu" or not halves.is_available():
         return False
-    return all(halves.holds(weight) for weight in _matrices(model.drafter))
+    return all(halves.holds(weight) for weight in matrices(drafter))
 
 
-def _matrices(drafter: CausalDrafter) -> list[nn.Parameter]:
+def matrices(drafter: CausalDrafter | CrossHead) -> list[nn.Parameter]:
+    """The matrices of the layers."""
     return [parameter for parameter in drafter.layers.parameters() if parameter.ndim == 2]
+
+
+class HalfOutput:
+    """The output layer of a drafter in 16 bits: its logits over the whole vocabulary."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._half = Half(drafter.drafting_weight(), drafter.output.bias.detach())
+        self._log_shares = drafter.output.rest_log_shares
+        self._kept = drafter.output.token_ids.numpy().astype(np.int64)
+        self.nbytes = self._half.nbytes
+
+    def logits(self, hidden: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
+        """As `CutOutput.expand` of its logits, in half the time."""
+        logits = self._half.linear(hidden)
+        full = logits[:, -1:] + self._log_shares
+        full.numpy()[:, self._kept] = logits[:, :-1].numpy()
+        return full
+
+
+def lean_layers(drafter: CausalDrafter | CrossHead) -> list[HalfLayer]:
+    """The layers in 16 bits; the drafter gives its matrices away."""
+    with torch.no_grad():
+        found = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
+        for weight in matrices(drafter):
+            weight.data = weight.data.new_empty((0, weight.shape[1]))
+    return found
+
+
+def sizes_of(drafter: CausalDrafter | CrossHead) -> LlamaSizes:
+    """What the passes need to know of a drafter's shape."""
+    shape = drafter.shape
+    return LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
+
+
+def filled(drafter: Plain, layers: Sequence[HalfLayer]) -> Plain:
+    """A drafter with all weights in float32 again; the target's embeddings are not copied."""
+    copied = deepcopy(drafter, {id(drafter.embeddings): drafter.embeddings})
+    for half, layer in zip(layers, copied.layers, strict=True):
+        half.fill(layer)
+    return copied
 
 
 def plain_drafter(model: DrafterModel) -> CausalDrafter:
@@ -50,26 +96,19 @@ class LeanDrafter(DrafterModel):
     is_lean = True
 
     def __init__(self, model: DrafterModel) -> None:
-        drafter, shape = model.drafter, model.drafter.shape
-        sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
+        drafter = model.drafter
         with torch.no_grad():
-            self._halves = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
-            self._layers = FusedLlama(self._halves, drafter.norm.weight.detach(), sizes, self._rotary)
-            self._output = Half(drafter.drafting_weight(), drafter.output.bias.detach())
-            for weight in _matrices(drafter):
-                weight.data = weight.data.new_empty((0, weight.shape[1]))
+            self._output = HalfOutput(drafter)
+            self._halves = lean_layers(drafter)
+            norm = drafter.norm.weight.detach()
+            self._layers = FusedLlama(self._halves, norm, sizes_of(drafter), self._rotary)
         release([drafter.embeddings])  # the output layer has read its rows
-        self._kept = drafter.output.token_ids.numpy().astype(np.int64)
         self._name_and_size(drafter, model.name)
         trim_memory()
 
     def plain(self) -> CausalDrafter:
         """The drafter with all weights in float32; the target's embeddings are not copied."""
-        shared = {id(self.drafter.embeddings): self.drafter.embeddings}
-        drafter = deepcopy(self.drafter, shared)
-        for half, layer in zip(self._halves, drafter.layers, strict=True):
-            half.fill(layer)
-        return drafter
+        return filled(self.drafter, self._halves)
 
     @property
     def nbytes(self) -> int:
@@ -121,11 +160,7 @@ class LeanDrafter(DrafterModel):
         return self._layers.run(self.drafter.embed(token_ids), positions, [part])
 
     def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
-        logits = self._output.linear(self._layers.final(x))
-        # as `output.expand`, in half the time
-        full = logits[:, -1:] + self.drafter.output.rest_log_shares
-        full.numpy()[:, self._kept] = logits[:, :-1].numpy()
-        return full
+        return self._output.logits(self._layers.final(x))
 
     @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:

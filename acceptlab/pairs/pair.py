@@ -21,6 +21,7 @@ from acceptlab.pairs.drafts import Draft
 from acceptlab.pairs.encoding import Prompt, encode_prompt, end_ids
 from acceptlab.pairs.files import cached_sha256, weight_files
 from acceptlab.pairs.heap import trim_memory
+from acceptlab.pairs.lean_cross import LeanCross
 from acceptlab.pairs.lean_drafter import LeanDrafter, can_draft_lean
 from acceptlab.pairs.probe import PROBE_LEN, plain_rows, probe
 from acceptlab.pairs.source import Source
@@ -178,11 +179,11 @@ def _cached(model: PreTrainedModel, name: str, lean: bool, kind: type[Kind] = Ca
 def _draft_core(draft: Draft, lean: bool) -> LanguageModel:
     if draft.language_model is not None:
         model = draft.language_model
-        return (
-            LeanDrafter(model)
-            if lean and isinstance(model, DrafterModel) and can_draft_lean(model)
-            else model
-        )
+        if lean and isinstance(model, DrafterModel) and can_draft_lean(model.drafter):
+            return LeanDrafter(model)
+        if lean and isinstance(model, CrossModel) and can_draft_lean(model.head):
+            return LeanCross(model)
+        return model
     if draft.model is None:
         raise UsageError(f"the draft '{draft.name}' has neither a model nor a language model")
     return _cached(draft.model, draft.name, lean)

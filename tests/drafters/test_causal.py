@@ -149,7 +149,7 @@ def rounded_drafter() -> CausalDrafter:
 def made(lean: bool) -> DrafterModel:
     """The drafter behind the protocol, in plain torch or on weights of 16 bits."""
     model = DrafterModel(rounded_drafter(), "tiny")
-    if lean and not can_draft_lean(model):
+    if lean and not can_draft_lean(model.drafter):
         pytest.skip("this PyTorch has no products with weights of 16 bits")
     return LeanDrafter(model) if lean else model
 
@@ -200,10 +200,10 @@ def test_the_cache_grows_past_its_first_capacity(lean: bool) -> None:
 
 def test_weights_that_16_bits_do_not_hold_are_not_run_in_16_bits() -> None:
     exact = DrafterModel(rounded_drafter(), "tiny")
-    assert can_draft_lean(exact) == halves.is_available()
+    assert can_draft_lean(exact.drafter) == halves.is_available()
     with torch.no_grad():
         exact.drafter.layers[1].mlp.down_proj.weight[3, 5] = 1 / 3
-    assert not can_draft_lean(exact)
+    assert not can_draft_lean(exact.drafter)
 
 
 def test_a_lean_drafter_keeps_its_weights_once_and_gives_them_back() -> None:
