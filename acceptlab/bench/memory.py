@@ -57,7 +57,11 @@ def peak_bytes() -> int:
 def weight_bytes(pair: Pair) -> int:
     """Bytes of the weights of both models; what they share counts once."""
     draft = pair.draft.inner if isinstance(pair.draft, PaddedModel) else pair.draft
-    modules = [pair.target_model, pair.draft_model, getattr(draft, "drafter", None)]
+    modules = [
+        pair.target_model,
+        pair.draft_model,
+        *(getattr(draft, name, None) for name in ("drafter", "head")),
+    ]
     held = draft.nbytes if isinstance(draft, LeanDrafter | LeanCross) else 0
     return held + _bytes(
         tensor for module in modules if isinstance(module, nn.Module) for tensor in _tensors(module)
