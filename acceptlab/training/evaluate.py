@@ -24,8 +24,9 @@ class HeldOut:
     `overlap` is the mean of the sum of min(target, draft), `match` the share of equal argmaxes, `cover` the
     share of the target's argmax among the draft's four best, `kl` the mean KL(target || draft) in nats.
     `branch`, `path` and `product` estimate the accepted length: the last one from the mean overlaps, as if
-    steps were independent. `covariances` are those of adjacent positions, of b_i and a_(i+1), i = 1..gamma-1,
-    over complete windows.
+    steps were independent. `overlap_by_place` is the mean overlap at every place of a window, from the first:
+    heads see less of the target at later ones. `covariances` are those of adjacent positions, of b_i and
+    a_(i+1), i = 1..gamma-1, over complete windows.
     """
 
     overlap: float
@@ -36,6 +37,7 @@ class HeldOut:
     path: float
     product: float
     trajectory: float
+    overlap_by_place: list[float]
     covariances: list[float]
     n_tokens: int
     n_items: int
@@ -85,6 +87,7 @@ def evaluate(
         path=float(path_value(b, mask).mean()),
         product=float(mean_steps.cumprod(0).sum()),
         trajectory=float(wtv_value(a, mask).mean()),
+        overlap_by_place=mean_steps.tolist(),
         covariances=pairs.tolist(),
         n_tokens=n_tokens,
         n_items=len(examples),

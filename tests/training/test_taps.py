@@ -11,6 +11,7 @@ import torch
 
 from acceptlab.drafters.cross_head import CrossHead, default_taps
 from acceptlab.drafters.files import load_drafter
+from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import UsageError
 from acceptlab.training.corpus import load_examples
 from acceptlab.training.evaluate import evaluate
@@ -24,7 +25,7 @@ from acceptlab.training.trajectories import (
     list_parts,
     taps_path,
 )
-from tests.training.helpers import CharTokenizer, tiny_target
+from tests.training.helpers import VOCAB, CharTokenizer, tiny_target
 from tests.training.test_train import SETTINGS, make_examples
 
 TEXT = TrajectorySettings(
@@ -115,3 +116,27 @@ def test_where_a_head_reads_by_default() -> None:
     assert tap_layers(SETTINGS, tiny_target()) == ()
     with pytest.raises(UsageError, match="taps are for drafters of kind cross, not causal"):
         replace(SETTINGS, taps=(1,))
+
+
+def test_overlap_is_told_by_place_in_the_window() -> None:
+    examples = [
+        replace(
+            e, taps=(tap_states(tiny_target(), [torch.from_numpy(e.token_ids[:-1])], (0,))[0][0].numpy(),)
+        )
+        for e in make_examples(6)  # outputs of 5 to 10 tokens
+    ]
+    weight = tiny_target().embed_tokens.weight
+    head = CrossHead.from_target(tiny_target(), (0, 1), CutOutput(torch.arange(3, 50), torch.ones(VOCAB), 32))
+    head.tap((0,))
+    found = evaluate(head, examples, weight, gamma=4)
+    counts = [sum(-(-(e.output_len - place) // 4) for e in examples) for place in range(4)]
+    assert sum(counts) == found.n_tokens == 45
+    assert sum(c * a for c, a in zip(counts, found.overlap_by_place, strict=True)) == pytest.approx(
+        45 * found.overlap, rel=1e-6
+    )
+    # windows of one token have first places only, here those of the longer windows among others
+    first = [evaluate(head, [e], weight, gamma=1).overlap_by_place for e in examples]
+    assert sum(e.output_len * a[0] for e, a in zip(examples, first, strict=True)) / 45 == pytest.approx(
+        evaluate(head, examples, weight, gamma=1).overlap, rel=1e-6
+    )
+    assert found.overlap_by_place[0] != pytest.approx(found.overlap_by_place[3], rel=1e-3)
