@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from acceptlab.drafters.cross_model import text_rows
 from acceptlab.errors import RunError, UsageError
 from acceptlab.measures import Contexts, measure
 from acceptlab.models import LanguageModel
@@ -205,8 +206,7 @@ def _logits(model: LanguageModel, text: GivenText) -> Float[Tensor, "steps vocab
     start = len(text.prompt_ids) - 1
     model.reset()
     model.prefill(tokens[:start])
-    places = torch.arange(len(tokens))
-    logits = model.forward(tokens[start:], places[start:], places[None, :] <= places[start:, None])
+    logits = text_rows(model, tokens, start)
     if len(logits) != len(text.output_ids):
         raise UsageError(
             f"the draft '{model.name}' has no distribution after every prefix: use another --draft"

@@ -186,3 +186,15 @@ def test_a_draft_for_blocks_only_is_refused(home: Path) -> None:
     (text, *_) = read_texts(home / "texts.parquet")
     with pytest.raises(UsageError, match="no distribution after every prefix"):
         along._logits(LastRowOnly(), text)  # type: ignore[arg-type]
+
+
+def test_a_head_that_proposes_behind_the_last_token_only_runs_token_by_token() -> None:
+    from acceptlab import along
+    from tests.drafters.test_cross_head import TEXT, make_model
+
+    model, source = make_model(7, lean=True)
+    source.n_slots = len(TEXT)
+    text = along.GivenText("text", "chat", "source", tuple(TEXT[:5]), tuple(TEXT[5:]), False)
+    rows = along._logits(model, text)
+    assert len(rows) == len(text.output_ids)
+    assert bool(torch.isfinite(rows).all())

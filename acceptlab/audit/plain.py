@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from acceptlab.drafters.cross_model import CrossModel
+from acceptlab.drafters.cross_model import CrossModel, text_rows
 from acceptlab.drafters.head_model import HeadModel
 from acceptlab.errors import UsageError
 from acceptlab.rng import generator
@@ -63,22 +63,14 @@ class PlainPair:
         """
         if self._pair.draft_model is not None:
             return self._fitted(_full_forward(self._pair.draft_model, token_ids, first))
-        tokens, places = torch.tensor(list(token_ids)), torch.arange(len(token_ids))
+        tokens = torch.tensor(list(token_ids))
         target, draft = self._pair.target, self._pair.draft
         core = getattr(draft, "inner", draft)
         if isinstance(core, HeadModel | CrossModel):  # it reads the target's states
             target.reset()
             target.prefill(tokens)
         draft.reset()
-        visible = places[None, :] <= places[:, None]
-        if isinstance(core, CrossModel):  # it may propose behind the last token of a pass only
-            rows = [
-                draft.forward(tokens[i : i + 1], places[i : i + 1], visible[i : i + 1, : i + 1])
-                for i in places
-            ]
-            logits = torch.cat(rows)
-        else:
-            logits = draft.forward(tokens, places, visible)
+        logits = text_rows(draft, tokens)
         if len(logits) != len(tokens):
             raise UsageError(
                 f"the draft '{draft.name}' has no distribution after every prefix: audit another draft"

@@ -6,7 +6,7 @@ and values. What was drafted is forgotten after every step, so its tokens run ag
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,7 @@ from torch import Tensor
 from acceptlab.drafters.cross_head import CrossHead
 from acceptlab.drafters.llama import attend
 from acceptlab.errors import RunError
+from acceptlab.models import LanguageModel
 
 
 class InnerStates(Protocol):
@@ -39,6 +40,8 @@ class CrossModel:
     """
 
     max_len: int | None = None
+    last_only: ClassVar[bool] = False
+    """Whether a pass over committed tokens proposes behind the last of them only."""
 
     def __init__(self, head: CrossHead, name: str) -> None:
         self._weight = head.drafting_weight()
@@ -95,9 +98,14 @@ class CrossModel:
 
         Rows are committed text where the cache holds nothing drafted and the target has run all tokens before the
         last of them.
+
+        Raises:
+            RunError: drafted rows, and no pass over the committed token before them.
         """
         source = self._target()
         is_committed = self._n_true == self._n_slots and int(positions[-1]) <= source.n_slots
+        if not is_committed:
+            self._check_anchor(self._n_known, self._n_known + self._n_own)
         x = self._run_lower(token_ids, positions, visible)
         if is_committed:
             self._n_true = self._n_slots
@@ -113,6 +121,23 @@ class CrossModel:
         head = self.head
         logits: Tensor = head.output.expand(head.output(head.norm(x)[0], self._weight))
         return logits
+
+    @property
+    def _n_known(self) -> int:
+        """Slots of which the upper layers have the target's keys and values."""
+        return self._known[0][0].shape[2] if self._known else self._n_true - 1
+
+    @property
+    def _n_own(self) -> int:
+        """Slots from the anchor on, of which they have their own."""
+        return self._own[0][0].shape[2] if self._own else self._n_slots - self._n_known
+
+    def _check_anchor(self, n_known: int, n_upper: int) -> None:
+        """Whether the upper layers have all slots, those before the anchor from the target."""
+        if n_known != self._n_true - 1 or n_upper != self._n_slots:
+            raise RunError(
+                f"the head '{self.name}' drafts only behind a committed token that it has run: run that first"
+            )
 
     def _target(self) -> InnerStates:
         if self._source is None:
@@ -134,7 +159,7 @@ class CrossModel:
 
     def _read_target(self, source: InnerStates) -> None:
         """Keys and values of what the target has run since, up to the anchor."""
-        start, end = self._known[0][0].shape[2] if self._known else 0, self._n_true - 1
+        start, end = self._n_known, self._n_true - 1
         if end <= start:
             return
         rotary = self.head.rotary(torch.arange(start, end, device=self.device)[None])
@@ -158,15 +183,37 @@ class CrossModel:
         """Keep the committed slots among these, which come first and in place; drafted ones are forgotten."""
         kept = self._committed_among(slots)
         self._n_slots = self._n_true = kept
-        self._lower, self._known = (
-            [(keys[:, :, :kept], values[:, :, :kept]) for keys, values in caches]
-            for caches in (self._lower, self._known)
-        )
+        self._own = _first(self._own, max(kept - self._n_known, 0))
+        self._lower, self._known = _first(self._lower, kept), _first(self._known, kept)
 
     def _committed_among(self, slots: Int[Tensor, " kept"]) -> int:
         """How many committed slots stay: those that come first and in place."""
         in_place = slots == torch.arange(len(slots))
         return int((in_place & (slots < self._n_true)).long().cumprod(dim=0).sum())
+
+
+def text_rows(
+    model: LanguageModel, token_ids: Int[Tensor, " tokens"], start: int = 0
+) -> Float[Tensor, "rows vocab"]:
+    """Logits behind every token from `start` on, where the cache holds those before: one run of rows.
+
+    Tokens run one by one through a head that proposes behind the last one of a pass only.
+    """
+    places = torch.arange(len(token_ids))
+    visible = places[None, :] <= places[:, None]
+    core = getattr(model, "inner", model)
+    if not (isinstance(core, CrossModel) and core.last_only):
+        return model.forward(token_ids[start:], places[start:], visible[start:])
+    rows = [
+        model.forward(token_ids[i : i + 1], places[i : i + 1], visible[i : i + 1, : i + 1])
+        for i in range(start, len(places))
+    ]
+    return torch.cat(rows)
+
+
+def _first(caches: list[tuple[Tensor, Tensor]], n_slots: int) -> list[tuple[Tensor, Tensor]]:
+    """The first slots of every layer."""
+    return [(keys[:, :, :n_slots], values[:, :, :n_slots]) for keys, values in caches]
 
 
 def _append(cache: tuple[Tensor, Tensor], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,7 @@ class LeanCross(CrossModel):
     """
 
     is_lean = True
+    last_only = True
 
     def __init__(self, model: CrossModel) -> None:
         head = model.head
@@ -73,9 +74,15 @@ class LeanCross(CrossModel):
         positions: Int[Tensor, " rows"],
         visible: Bool[Tensor, "rows slots"],
     ) -> Float[Tensor, "rows vocab"]:
-        """Append one slot a row; logits over the whole vocabulary, -inf for committed rows before the last."""
+        """Append one slot a row; logits over the whole vocabulary, -inf for committed rows before the last.
+
+        Raises:
+            RunError: drafted rows, and no pass over the committed token before them.
+        """
         source = self._target()
         is_committed = self._n_true == self._n_slots and int(positions[-1]) <= source.n_slots
+        if not is_committed:
+            self._check_anchor(self._n_read, self._above.length)
         x = self._run_below(token_ids, positions, visible)
         if not is_committed:
             return self._logits(self._up.run(x, positions, [Part(self._above, len(x), visible)]))
@@ -111,4 +118,5 @@ class LeanCross(CrossModel):
         kept = self._committed_among(slots)
         self._n_slots = self._n_true = kept
         self._below.length = kept
+        self._above.length = min(self._above.length, kept)
         self._n_read = min(self._n_read, kept)

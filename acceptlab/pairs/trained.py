@@ -5,7 +5,8 @@ Heads read the target's hidden states, so their target runs as a `WatchedModel`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class WatchedModel(CachedModel):
         base.norm.register_forward_hook(self._watch)
         self._passing: dict[int, Tensor] = {}
         self._watched: tuple[int, ...] = ()
+        self._is_running = False
         super().__init__(model, name, lean=lean)
 
     def watch(self, layers: Sequence[int]) -> None:
@@ -81,11 +83,30 @@ class WatchedModel(CachedModel):
                 own[number].register_forward_pre_hook(partial(self._see, number), with_kwargs=True)
         self.reset()
 
+    def _run(self, *args: Any, **options: Any) -> Tensor:
+        with self._running():
+            return super()._run(*args, **options)
+
+    def _run_lean(self, *args: Any, **options: Any) -> Tensor | None:
+        with self._running():
+            return super()._run_lean(*args, **options)
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """The hooks are for passes of this cache: the same model may run elsewhere too."""
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+
     def _see(self, number: int, module: Any, inputs: Any, options: Any) -> None:
         states = inputs[0] if inputs else options["hidden_states"]
         self._passing[number] = states[0]
 
     def _watch(self, module: Any, inputs: Any, output: Tensor) -> None:
+        if not self._is_running:
+            return
         self._states = torch.cat([self._states, output[0]])
         passing = self._passing if self._lean is None else self._lean.seen
         for number in self._watched:

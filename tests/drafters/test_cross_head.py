@@ -11,7 +11,7 @@ from torch import Tensor
 
 from acceptlab.drafters.base import Rows
 from acceptlab.drafters.cross_head import CrossHead
-from acceptlab.drafters.cross_model import CrossModel
+from acceptlab.drafters.cross_model import CrossModel, text_rows
 from acceptlab.drafters.files import config_of, load_drafter, save_drafter
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
@@ -208,6 +208,35 @@ def test_siblings_of_a_tree_do_not_see_each_other(lean: bool) -> None:
     torch.testing.assert_close(deeper, wanted([*TEXT[:7], 30, 31], 2), **CLOSE)
 
 
+@pytest.mark.parametrize("lean", [False, True])
+def test_drafting_starts_behind_a_committed_token_that_has_run(lean: bool) -> None:
+    model, _ = make_model(7, lean)
+    with pytest.raises(RunError, match="'cross' drafts only behind a committed token that it has run"):
+        draft(model, 20, 7)
+    model.reset()
+    model.prefill(torch.tensor(TEXT[:6]))
+    run_committed(model, TEXT[:7])
+    first = draft(model, 20, 7)
+    draft(model, 21, 8)
+    # what was drafted goes, the anchor stays, and the same can be drafted again
+    model.keep(torch.arange(7))
+    torch.testing.assert_close(draft(model, 20, 7), first, **CLOSE)
+    # without its anchor the text is there for lower layers only
+    model.keep(torch.arange(6))
+    with pytest.raises(RunError, match="run that first"):
+        draft(model, 20, 7)
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_rows_behind_every_token_of_a_text(lean: bool) -> None:
+    model, source = make_model(5, lean)
+    source.n_slots = len(TEXT)
+    rows = text_rows(model, torch.tensor(TEXT), 4)
+    assert len(rows) == len(TEXT) - 4
+    for row, end in zip(rows, range(5, len(TEXT) + 1), strict=True):
+        torch.testing.assert_close(row, wanted(TEXT[:end], 0), **CLOSE)
+
+
 def test_a_head_without_a_target_is_refused() -> None:
     model = CrossModel(make_head(), "alone")
     model.prefill(torch.tensor([1, 2]))
@@ -235,11 +264,16 @@ def test_the_target_gives_its_inner_states(lean: bool) -> None:
     target = WatchedModel(tiny_model("llama", tie_word_embeddings=True), "tiny", lean=lean)
     assert target.is_lean == lean
     target.watch((1, 0))
+    target.model(torch.tensor([TEXT[:4]]))
     target.prefill(torch.tensor(TEXT[:6]))
     seen = torch.ones(3, 9, dtype=torch.bool).tril(6)
     target.forward(torch.tensor(TEXT[6:9]), torch.arange(6, 9), seen)
     for layer in (0, 1):
         torch.testing.assert_close(target.inner(layer, 2, 9), states_of(TEXT, layer)[2:9], **CLOSE)
+    # the same model may run elsewhere, which is none of this cache's business
+    target.model(torch.tensor([TEXT[:4]]))
+    WatchedModel(target.model, "other", lean=lean).prefill(torch.tensor(TEXT[:2]))
+    assert target.inner(1, 0, 20).shape[0] == target.hidden(0, 20).shape[0] == target.n_slots == 9
     target.keep(torch.arange(7))
     assert target.inner(1, 0, 9).shape[0] == target.n_slots == 7
     target.reset()
