@@ -28,7 +28,7 @@ class CausalDrafter(Drafter):
         """Start from copies of these layers of the target (negative: from the end) and of its final norm."""
         drafter = cls(with_layers(target.shape, len(layers)), output, target.embed_tokens.weight)
         for mine, number in zip(drafter.layers, layers, strict=True):
-            copy_tensors(mine, target.layers[number])
+            copy_tensors(mine, target.layer(number))
         copy_tensors(drafter.norm, target.norm)
         return drafter.requires_grad_(True)
 
@@ -43,7 +43,7 @@ class CausalDrafter(Drafter):
         drafter = CausalDrafter(shape, self.output, self.embeddings)
         *first, last = self.layers
         for mine, source in zip(
-            drafter.layers, [*first, *(target.layers[n] for n in layers), last], strict=True
+            drafter.layers, [*first, *(target.layer(n) for n in layers), last], strict=True
         ):
             copy_tensors(mine, source)
         for layer in list(drafter.layers)[len(first) : -1]:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from acceptlab.drafters.base import Drafter, Rows, copy_tensors, with_layers
-from acceptlab.drafters.llama import LlamaLayer, LlamaShape, LlamaStack, attend, rotate
+from acceptlab.drafters.llama import LlamaLayer, LlamaShape, LlamaStack, attend, layer_number, rotate
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import UsageError
 
@@ -72,7 +72,7 @@ class CrossHead(Drafter):
         """
         head = cls(with_layers(target.shape, len(layers)), output, target.embed_tokens.weight)
         for mine, number in zip(head.layers, layers, strict=True):
-            copy_tensors(mine, target.layers[number])
+            copy_tensors(mine, target.layer(number))
         copy_tensors(head.norm, target.norm)
         head.tap(default_taps(layers, target.shape.n_layers))
         return head.requires_grad_(True)
@@ -137,8 +137,13 @@ class CrossHead(Drafter):
 
 
 def default_taps(layers: Sequence[int], n_target_layers: int) -> tuple[int, ...]:
-    """The later half of these layers, the larger one of an odd number, reads the target where it comes from."""
-    return tuple(number % n_target_layers for number in layers[len(layers) // 2 :])
+    """The later half of these layers, the larger one of an odd number, reads the target where it comes from.
+
+    Raises:
+        UsageError: the target has no such layer.
+    """
+    numbers = tuple(layer_number(number, n_target_layers) for number in layers)
+    return numbers[len(layers) // 2 :]
 
 
 class _Windows:

@@ -51,7 +51,7 @@ class _FeatureDrafter(Drafter):
     def start_from(self, target: LlamaStack, layers: Sequence[int]) -> None:
         """Copy layers and the final norm of the target."""
         for mine, number in zip(self.decoder_layers, layers, strict=True):
-            copy_tensors(mine, target.layers[number])
+            copy_tensors(mine, target.layer(number))
         copy_tensors(self.norm, target.norm)
         self.requires_grad_(True)
 

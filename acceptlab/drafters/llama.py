@@ -167,6 +167,17 @@ def rotate(x: Float[Tensor, "batch heads rows dim"], rotary: tuple[Tensor, Tenso
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin
 
 
+def layer_number(number: int, n_layers: int) -> int:
+    """The number from 0 of a layer that may be counted from the end.
+
+    Raises:
+        UsageError: there is no such layer.
+    """
+    if not -n_layers <= number < n_layers:
+        raise UsageError(f"the target has no layer {number}: name layers from {-n_layers} to {n_layers - 1}")
+    return number % n_layers
+
+
 class LlamaStack(nn.Module):
     """Embeddings, layers and final norm; the output layer is the embedding matrix unless another is given."""
 
@@ -191,6 +202,15 @@ class LlamaStack(nn.Module):
         if head is not None and head.data_ptr() != inner["embed_tokens.weight"].data_ptr():
             stack.lm_head = nn.Parameter(head, requires_grad=False)
         return stack.requires_grad_(False).eval()
+
+    def layer(self, number: int) -> LlamaLayer:
+        """A layer by its number (negative: from the end).
+
+        Raises:
+            UsageError: there is none.
+        """
+        found: LlamaLayer = self.layers[layer_number(number, self.shape.n_layers)]  # type: ignore[assignment]
+        return found
 
     def embed(self, token_ids: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows size"]:
         """Embeddings of these ids."""

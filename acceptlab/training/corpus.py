@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from acceptlab.drafters.base import Rows
-from acceptlab.errors import UsageError
-from acceptlab.training.trajectories import features_path, list_parts, read_part, taps_path
+from acceptlab.training.taps import read_taps
+from acceptlab.training.trajectories import check_features, features_path, read_part, whole_parts
 
 HELD_OUT_EVERY = 25
 """One item in so many is held out, by its number."""
@@ -85,14 +85,11 @@ def load_examples(
 
     Raises:
         UsageError: no part there, or parts without hidden states.
+        RunError: hidden states that are not those of their part.
     """
     examples: list[Example] = []
-    for folder in folders:
-        parts = list_parts(folder)
-        if not parts:
-            raise UsageError(f"{folder} holds no trajectories: run acceptlab trajectories --output {folder}")
-        for part in parts:
-            examples.extend(read_examples(part, min_output_len=min_output_len, tap_layers=tap_layers))
+    for part in whole_parts(folders):
+        examples.extend(read_examples(part, min_output_len=min_output_len, tap_layers=tap_layers))
     return examples
 
 
@@ -113,18 +110,17 @@ def read_examples(
 
     Raises:
         UsageError: there are no hidden states beside it.
+        RunError: those of some layer are not this part's.
     """
-    table = read_part(part)
-    if not len(table):
+    rows = read_part(part).to_pylist()
+    if not rows:
         return
-    path = features_path(part)
-    if not path.exists():
-        raise UsageError(f"{part} has no hidden states beside it: run acceptlab trajectories with --features")
-    features = np.load(path, mmap_mode="r")
-    taps = [np.load(taps_path(part, layer), mmap_mode="r") for layer in tap_layers]
+    check_features(part)
+    features = np.load(features_path(part), mmap_mode="r")
+    taps = [read_taps(part, layer, rows) for layer in tap_layers]
     at = 0
     tap_at = 0
-    for row in table.to_pylist():
+    for row in rows:
         ids = np.array(row["prompt_token_ids"] + row["output_token_ids"], dtype=np.int64)
         n_rows = len(ids) - row["shared_len"]
         if len(row["output_token_ids"]) >= min_output_len:

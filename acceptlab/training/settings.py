@@ -89,10 +89,17 @@ class TrainSettings:
             )
         if self.kind not in KINDS:
             raise UsageError(f"unknown kind of drafter '{self.kind}': use one of {', '.join(KINDS)}")
-        if self.taps and self.kind != "cross":
-            raise UsageError(f"taps are for drafters of kind cross, not {self.kind}: leave them out")
+        self._check_taps()
         if not self.layers:
             raise UsageError("layers is empty: name the target's layers to start from, such as [0, -1]")
+
+    def _check_taps(self) -> None:
+        if self.taps and self.kind != "cross":
+            raise UsageError(f"taps are for drafters of kind cross, not {self.kind}: leave them out")
+        if len(self.taps) > len(self.layers) and not self.init:
+            raise UsageError(
+                f"{len(self.taps)} taps are more than the {len(self.layers)} layers: name one for each at most"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -153,13 +160,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str | None": (str,),
 }
 
+_ITEMS: dict[str, type] = {"tuple[str, ...]": str, "tuple[int, ...]": int}
+
 
 def _checked(table: str, values: Any, kind: type) -> dict[str, Any]:
     known = {entry.name: str(entry.type) for entry in fields(kind)}
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"unknown setting '{name}' in [{table}]: use one of {', '.join(known)}")
-        expected = _TYPES[known[name]]
-        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+        expected, item = _TYPES[known[name]], _ITEMS.get(known[name])
+        fits = isinstance(value, expected) and (bool in expected or not isinstance(value, bool))
+        if not fits or (item and any(type(each) is not item for each in value)):
             raise UsageError(f"[{table}] {name} = {value!r} should be of type {known[name]}: correct it")
     return dict(values)

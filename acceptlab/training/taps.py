@@ -7,17 +7,18 @@ whole; deleting it costs that pass again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from acceptlab.drafters.llama import LlamaStack
-from acceptlab.errors import UsageError
+from acceptlab.errors import RunError, UsageError
 from acceptlab.files import replacing
-from acceptlab.training.trajectories import list_parts, read_part, taps_path
+from acceptlab.training.trajectories import read_part, taps_path, whole_parts
 
 _PASS_TOKENS = 3_000
 """Most tokens in one pass, padding included."""
@@ -39,7 +40,7 @@ def write_taps(
         report: called after every part with the parts done and all that were missing.
 
     Raises:
-        UsageError: the target has no such layer.
+        UsageError: the target has no such layer, or trajectories lack what else training needs.
     """
     wanted = sorted(set(layers))
     wrong = [layer for layer in wanted if not 0 <= layer < target.shape.n_layers]
@@ -47,12 +48,31 @@ def write_taps(
         raise UsageError(
             f"the target has no layer {wrong[0]}: name taps from 0 to {target.shape.n_layers - 1}"
         )
-    parts = [part for folder in folders for part in list_parts(folder)]
+    parts = whole_parts(folders)
     missing = [part for part in parts if not all(taps_path(part, layer).exists() for layer in wanted)]
     for done, part in enumerate(missing, start=1):
         _write_part(part, target, wanted)
         if report is not None:
             report(done, len(missing))
+
+
+def read_taps(part: Path, layer: int, rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """The hidden states of a part, memory-mapped; `rows` are the part's own.
+
+    Raises:
+        RunError: no such file, or not that of these rows.
+    """
+    path = taps_path(part, layer)
+    try:
+        states: np.ndarray = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path} ({error}): delete it and train again") from None
+    n_tokens = sum(len(row["prompt_token_ids"]) + len(row["output_token_ids"]) - 1 for row in rows)
+    if len(states) != n_tokens:
+        raise RunError(
+            f"{path} has {len(states):,} rows, not the {n_tokens:,} of its part: delete it and train again"
+        )
+    return states
 
 
 @torch.inference_mode()

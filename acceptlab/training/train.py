@@ -83,12 +83,22 @@ def make_drafter(settings: TrainSettings, target: LlamaStack, examples: Sequence
 
 
 def tap_layers(settings: TrainSettings, target: LlamaStack) -> tuple[int, ...]:
-    """Layers of the target in front of which the drafter of these settings reads it."""
+    """Layers of the target in front of which the drafter of these settings reads it.
+
+    Raises:
+        UsageError: `init` reads it elsewhere, or the target has no layer to begin with.
+    """
     if settings.kind != "cross":
         return ()
     if settings.init:
-        return load_drafter(Path(settings.init), target.embed_tokens.weight).tap_layers
-    return settings.taps or default_taps(settings.layers, target.shape.n_layers)
+        found = load_drafter(Path(settings.init), target.embed_tokens.weight).tap_layers
+        if found and settings.taps and found != settings.taps:
+            raise UsageError(
+                f"the head in '{settings.init}' has taps {list(found)}, not {list(settings.taps)}: leave taps out"
+            )
+        return found
+    usual = default_taps(settings.layers, target.shape.n_layers)
+    return settings.taps or usual
 
 
 def cut_output(n_kept: int, target: LlamaStack, examples: Sequence[Example]) -> CutOutput:

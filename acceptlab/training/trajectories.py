@@ -110,6 +110,28 @@ def list_parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
 
 
+def whole_parts(folders: Sequence[Path]) -> list[Path]:
+    """The parts of these folders, all of them with the target's hidden states beside them.
+
+    Raises:
+        UsageError: no part in a folder, or parts without hidden states.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        if not (parts := list_parts(folder)):
+            raise UsageError(f"{folder} holds no trajectories: run acceptlab trajectories --output {folder}")
+        found += parts
+    for part in found:
+        check_features(part)
+    return found
+
+
+def check_features(part: Path) -> None:
+    """Refuse a part without its hidden states; one without trajectories needs none."""
+    if not features_path(part).exists() and len(read_part(part)):
+        raise UsageError(f"{part} has no hidden states beside it: run acceptlab trajectories with --features")
+
+
 def read_part(path: Path) -> pa.Table:
     """One part.
 

@@ -10,17 +10,19 @@ import pytest
 import torch
 
 from acceptlab.drafters.cross_head import CrossHead, default_taps
-from acceptlab.drafters.files import load_drafter
+from acceptlab.drafters.files import KINDS, load_drafter
 from acceptlab.drafters.output_layer import CutOutput
-from acceptlab.errors import UsageError
+from acceptlab.errors import RunError, UsageError
 from acceptlab.training.corpus import load_examples
 from acceptlab.training.evaluate import evaluate
+from acceptlab.training.settings import make_settings
 from acceptlab.training.static_cache import StaticDecoder
 from acceptlab.training.taps import tap_states, write_taps
 from acceptlab.training.train import Trainer, tap_layers
 from acceptlab.training.trajectories import (
     GivenPrompt,
     TrajectorySettings,
+    features_path,
     generate_trajectories,
     list_parts,
     taps_path,
@@ -104,7 +106,9 @@ def test_a_cross_head_learns_and_goes_on(tmp_path: Path) -> None:
     after = evaluate(stored, trainer.held_out, weight, gamma=2).kl
     assert after == pytest.approx(lines[-1]["kl"], abs=2e-3)  # 16 bits
     follow = replace(settings, init=str(tmp_path / "head" / "last"), taps=())
-    assert tap_layers(follow, tiny_target()) == (1,)
+    assert tap_layers(follow, tiny_target()) == tap_layers(replace(follow, taps=(1,)), tiny_target()) == (1,)
+    with pytest.raises(UsageError, match=r"has taps \[1\], not \[0\]: leave taps out"):
+        tap_layers(replace(follow, taps=(0,)), tiny_target())
     again = Trainer(tmp_path / "again", follow, tiny_target(), examples)
     assert evaluate(again.drafter, trainer.held_out, weight, gamma=2).kl == pytest.approx(after, abs=1e-6)
 
@@ -116,6 +120,47 @@ def test_where_a_head_reads_by_default() -> None:
     assert tap_layers(SETTINGS, tiny_target()) == ()
     with pytest.raises(UsageError, match="taps are for drafters of kind cross, not causal"):
         replace(SETTINGS, taps=(1,))
+
+
+def test_taps_and_layers_that_cannot_be_are_refused_before_the_target_runs() -> None:
+    settings = replace(SETTINGS, kind="cross", layers=(0, 1))
+    with pytest.raises(UsageError, match="3 taps are more than the 2 layers"):
+        replace(settings, taps=(0, 1, 1))
+    with pytest.raises(UsageError, match="the target has no layer 40: name layers from -2 to 1"):
+        tap_layers(replace(settings, layers=(40, 1), taps=(1,)), tiny_target())
+    for kind in KINDS.values():
+        with pytest.raises(UsageError, match="the target has no layer -3: name layers"):
+            kind.from_target(tiny_target(), (-3,), CutOutput(torch.arange(9), torch.ones(61), 32))
+    values = {"target": "tiny", "data": ["text"], "kind": "cross"}
+    for wrong in ({"taps": ["1"]}, {"layers": [True]}, {"data": [1]}):
+        with pytest.raises(UsageError, match="should be of type tuple"):
+            make_settings({**values, **wrong})
+
+
+def test_trajectories_that_cannot_be_trained_on_are_refused_before_the_target_runs(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="empty holds no trajectories"):
+        write_taps([folder, tmp_path / "empty"], tiny_target(), (1,))
+    features_path(list_parts(folder)[-1]).unlink()
+    with pytest.raises(UsageError, match="has no hidden states beside it"):
+        write_taps([folder], tiny_target(), (1,))
+    assert not list(folder.glob("*layer*"))
+
+
+def test_states_of_other_text_are_refused(folder: Path) -> None:
+    write_taps([folder], tiny_target(), (1,))
+    first = taps_path(list_parts(folder)[0], 1)
+    states = np.load(first)
+    np.save(first, states[1:])
+    with pytest.raises(
+        RunError, match=f"has {len(states) - 1} rows, not the {len(states)} of its part: delete it"
+    ):
+        load_examples([folder], tap_layers=(1,))
+    first.write_bytes(b"no states")
+    with pytest.raises(RunError, match=r"cannot read .*layer-1\.npy"):
+        load_examples([folder], tap_layers=(1,))
 
 
 def test_overlap_is_told_by_place_in_the_window() -> None:
