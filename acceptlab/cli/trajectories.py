@@ -135,8 +135,11 @@ def _check_draft(draft: Path, settings: TrajectorySettings) -> None:
 def _score_draft(output: Path, draft: Path, stack: LlamaStack) -> None:
     from acceptlab.drafters.files import load_drafter
     from acceptlab.training.draft_scores import score_parts
+    from acceptlab.training.taps import write_taps
 
     drafter = load_drafter(draft, stack.embed_tokens.weight)
+    if drafter.tap_layers:
+        write_taps([output], stack, drafter.tap_layers)
     mean = score_parts(output, drafter, stack.output_weight, name=draft.as_posix(), report=_show_draft)
     print(f"mean overlap of {draft} with the target {mean:.4f}", file=sys.stderr)
 

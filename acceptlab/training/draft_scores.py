@@ -44,7 +44,7 @@ def score_parts(
     """Add a draft's scores to every part of a folder that does not have those of this draft yet.
 
     Args:
-        folder: of trajectories with hidden states.
+        folder: of trajectories with hidden states, those of the layers that the draft reads included.
         drafter: the draft.
         output_weight: the target's output layer.
         name: what the draft is called in the files; another name's columns are replaced.
@@ -76,7 +76,8 @@ def _write_part(part: Path, table: pa.Table) -> None:
 
 
 def _with_scores(table: pa.Table, part: Path, drafter: Drafter, output_weight: Tensor, name: str) -> pa.Table:
-    scored = [score_example(drafter, e, output_weight) for e in read_examples(part, min_output_len=1)]
+    examples = read_examples(part, min_output_len=1, tap_layers=drafter.tap_layers)
+    scored = [score_example(drafter, e, output_weight) for e in examples]
     for i, field in enumerate(DRAFT_FIELDS):
         if field.name in table.column_names:
             table = table.drop_columns([field.name])

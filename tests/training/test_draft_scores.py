@@ -11,12 +11,14 @@ import torch
 
 from acceptlab.drafters.base import Drafter, Rows
 from acceptlab.drafters.causal import CausalDrafter
+from acceptlab.drafters.cross_head import CrossHead
 from acceptlab.drafters.heads import FeatureHead
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.training.corpus import load_examples
 from acceptlab.training.draft_scores import score_parts
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.static_cache import StaticDecoder
+from acceptlab.training.taps import write_taps
 from acceptlab.training.trajectories import GivenPrompt, TrajectorySettings, generate_trajectories, list_parts
 from tests.training.helpers import VOCAB, CharTokenizer, tiny_target
 
@@ -88,3 +90,12 @@ def test_a_feature_head_is_scored_as_it_drafts(folder: Path) -> None:
     examples = load_examples([folder], min_output_len=1)
     # the same windows of eight tokens from the first output token on; float32
     assert mean == pytest.approx(evaluate(head, examples, weight, gamma=8).overlap, rel=1e-5)
+
+
+def test_a_cross_head_is_scored_on_the_states_that_it_reads(folder: Path) -> None:
+    target = tiny_target()
+    head = CrossHead.from_target(target, (0, 1), CutOutput(torch.arange(3, 50), torch.ones(VOCAB), 32))
+    write_taps([folder], target, head.tap_layers)
+    mean = score_parts(folder, head, target.output_weight, name="cross")
+    examples = load_examples([folder], min_output_len=1, tap_layers=head.tap_layers)
+    assert mean == pytest.approx(evaluate(head, examples, target.output_weight, gamma=8).overlap, rel=1e-5)
