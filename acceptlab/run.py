@@ -221,9 +221,12 @@ def run_collection(
     if _already_there(folder, planned.config, resume):
         return Finished(folder, f"already collected: {folder} is complete and was left as it is")
     from acceptlab.collect import collect  # torch and transformers: only now is it sure that they are needed
+    from acceptlab.passes import fork
 
     show.say(f"loading {planned.config['pair']} ...")
     pair, settings = prepare(planned, only_this=True)
+    if request.batch_size > 1:
+        fork(pair.target)  # one that cannot says so before a folder is begun
     left_out = (f"left out: {problem}" for problem in planned.problems)
     for note in filter(None, [pair.draft_note, *pair.notes, *left_out]):
         show.say(f"note: {note}")

@@ -15,11 +15,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from acceptlab import cli
+from acceptlab.drafters.cross_head import CrossHead
+from acceptlab.drafters.files import config_of, save_drafter
+from acceptlab.drafters.llama import LlamaShape, LlamaStack
+from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.records import TABLES, TIMING_COLUMNS
 from acceptlab.store import open_run
 from tests.engine.helpers import save_pair
+from tests.tiny import VOCAB
 
 PROMPTS = [
     {"id": f"p{i}", "domain": ("code", "math")[i % 2], "prompt": f"word{i} word{i + 3} word7"}
@@ -153,6 +160,19 @@ def test_prompts_at_once_give_the_same_rows(home: Path, whole: Path) -> None:
     again = run(home, "--run", "batch", "--batch-size", "2")
     assert again.returncode == 0, again.stderr
     assert "already collected" in again.stderr
+
+
+def test_a_head_that_reads_the_target_runs_alone_and_begins_nothing_else(home: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(home / "target")
+    stack = LlamaStack.from_state(LlamaShape.from_config(model.config), model.state_dict())
+    head = CrossHead.from_target(stack, (0, -1), CutOutput(torch.arange(3, 50), torch.ones(VOCAB), 32))
+    save_drafter(home / "head", head, config_of(head, "target", {}))
+    refused = run(home, "--draft", "head", "--run", "alone", "--batch-size", "2")
+    assert refused.returncode == 2
+    assert "runs one prompt at a time: use --batch-size 1" in refused.stderr
+    done = run(home, "--draft", "head", "--run", "alone")
+    assert done.returncode == 0, done.stderr
+    assert open_run(home / "alone").n_rows("prompts") == len(PROMPTS)
 
 
 def test_a_run_goes_on_at_another_batch_size(home: Path, whole: Path) -> None:
