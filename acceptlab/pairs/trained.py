@@ -24,6 +24,7 @@ from acceptlab.drafters.head_model import HeadModel
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import UsageError
 from acceptlab.pairs.cached import CachedModel
+from acceptlab.pairs.slots import FIRST_CAPACITY
 
 
 def load_trained(folder: Path, target: PreTrainedModel) -> DrafterModel | HeadModel | CrossModel:
@@ -43,14 +44,42 @@ def load_trained(folder: Path, target: PreTrainedModel) -> DrafterModel | HeadMo
     return HeadModel(drafter, str(folder))
 
 
+class _Rows:
+    """Hidden states, a row a slot, in a buffer that doubles when it is full: a pass copies its own rows only."""
+
+    def __init__(self, size: int, like: PreTrainedModel) -> None:
+        self.length = 0
+        self._buffer = torch.empty((FIRST_CAPACITY, size), device=like.device, dtype=like.dtype)
+
+    def append(self, rows: Float[Tensor, "rows size"]) -> None:
+        """Put rows behind those that are there."""
+        start, end = self.length, self.length + len(rows)
+        if end > len(self._buffer):
+            old = self._buffer[:start]
+            self._buffer = old.new_empty((max(end, 2 * len(self._buffer)), old.shape[1]))
+            self._buffer[:start] = old
+        self._buffer[start:end] = rows
+        self.length = end
+
+    def keep(self, first: int, tail: Int[Tensor, " slots"]) -> None:
+        """Keep the first rows as they are and move the rows `tail` behind them (indexing copies first)."""
+        self.length = first + len(tail)
+        if len(tail):
+            self._buffer[first : self.length] = self._buffer[tail]
+
+    def between(self, start: int, end: int) -> Float[Tensor, "rows size"]:
+        """Rows start to end - 1, as far as they are there; not a copy."""
+        return self._buffer[start : min(end, self.length)]
+
+
 class WatchedModel(CachedModel):
     """A cached model that also keeps hidden states of every slot: the normed last ones, or those inside.
 
     Implements `HiddenStates`, and `InnerStates` once it is told which layers to `watch`.
     """
 
-    _states: Tensor
-    _inner: dict[int, Tensor]
+    _states: _Rows
+    _inner: dict[int, _Rows]
 
     def __init__(self, model: PreTrainedModel, name: str, *, lean: bool = False) -> None:
         base = model.base_model
@@ -107,10 +136,10 @@ class WatchedModel(CachedModel):
     def _watch(self, module: Any, inputs: Any, output: Tensor) -> None:
         if not self._is_running:
             return
-        self._states = torch.cat([self._states, output[0]])
+        self._states.append(output[0])
         passing = self._passing if self._lean is None else self._lean.seen
         for number in self._watched:
-            self._inner[number] = torch.cat([self._inner[number], passing[number]])
+            self._inner[number].append(passing[number])
 
     def fork(self) -> CachedModel:
         """There is none: the states of the last pass are kept in one place.
@@ -126,20 +155,23 @@ class WatchedModel(CachedModel):
         """Empty the cache."""
         super().reset()
         size = self.model.config.get_text_config().hidden_size
-        self._states = torch.empty((0, size), device=self.model.device, dtype=self.model.dtype)
-        self._inner = dict.fromkeys(self._watched, self._states)
+        self._states = _Rows(size, self.model)
+        self._inner = {number: _Rows(size, self.model) for number in self._watched}
 
+    @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:
         """Keep exactly these slots, in this order."""
         super().keep(slots)
-        slots = slots.to(self._states.device)
-        self._states = self._states[slots]
-        self._inner = {number: states[slots] for number, states in self._inner.items()}
+        moved = torch.nonzero(slots != torch.arange(len(slots)))
+        first = int(moved[0]) if len(moved) else len(slots)
+        tail = slots[first:].to(self.device)
+        for rows in (self._states, *self._inner.values()):
+            rows.keep(first, tail)
 
     def hidden(self, start: int, end: int) -> Float[Tensor, "rows size"]:
         """Normed last hidden states of slots start to end - 1."""
-        return self._states[start:end]
+        return self._states.between(start, end)
 
     def inner(self, layer: int, start: int, end: int) -> Float[Tensor, "rows size"]:
         """Hidden states in front of a watched layer, of slots start to end - 1."""
-        return self._inner[layer][start:end]
+        return self._inner[layer].between(start, end)

@@ -66,6 +66,25 @@ def test_hidden_states_follow_the_cache() -> None:
     assert watched.hidden(0, 4).shape[0] == watched.n_slots == 4
 
 
+def test_hidden_states_of_a_long_text_and_of_an_accepted_path() -> None:
+    model = tiny_model("llama", tie_word_embeddings=True, max_position_embeddings=600)
+    watched = WatchedModel(model, "tiny")
+    watched.watch((1,))
+    text = torch.arange(530) % 50 + 5
+    plain = model.base_model(text[None], output_hidden_states=True)
+    watched.prefill(text[:200])
+    for start in (200, 365):  # over the end of the first buffer, and of one that has grown
+        places = torch.arange(start, start + 165)
+        watched.forward(text[places], places, torch.arange(start + 165) <= places[:, None])
+    wanted = (plain.last_hidden_state[0].detach(), plain.hidden_states[1][0].detach())
+    slots = torch.arange(530)
+    for kept in (slots, torch.cat([slots[:300], torch.tensor([302, 305])])):
+        watched.keep(kept)
+        found = (watched.hidden(0, 530), watched.inner(1, 0, 530))
+        for states, rows in zip(found, wanted, strict=True):
+            torch.testing.assert_close(states, rows[kept], rtol=0, atol=5e-5)
+
+
 def test_targets_without_a_final_norm_are_refused() -> None:
     with pytest.raises(UsageError, match="Llama-type"):
         WatchedModel(tiny_model("gpt2"), "gpt2")
