@@ -44,9 +44,10 @@ def command(
     from acceptlab.cli.progress import TenthsBar
     from acceptlab.training.corpus import load_examples
     from acceptlab.training.settings import read_settings
+    from acceptlab.training.start import tap_layers
     from acceptlab.training.taps import write_taps
     from acceptlab.training.target import load_target
-    from acceptlab.training.train import Trainer, tap_layers
+    from acceptlab.training.train import Trainer
 
     changes = {
         "init": None if init is None else str(init),

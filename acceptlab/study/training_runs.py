@@ -63,6 +63,10 @@ class Workshop:
         first = self.settings[self.runs[0].name]
         for run in self.runs:
             own = self.settings[run.name]
+            if own.kind != "causal":
+                raise UsageError(
+                    f"{run.config} trains a drafter of kind {own.kind}: a study compares causal ones"
+                )
             for name in ("target", "data", "gamma"):
                 if getattr(own, name) != getattr(first, name):
                     raise UsageError(

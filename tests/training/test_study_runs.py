@@ -129,3 +129,12 @@ def test_arms_on_other_text_are_refused(training: Training) -> None:
     Path("real.toml").write_text(CONFIG.replace('["text"]', '["other"]') + 'loss = "real"\n')
     with pytest.raises(UsageError, match="all arms need the same"):
         training_runs.Workshop(training)
+
+
+def test_heads_are_refused_before_anything_is_trained(training: Training) -> None:
+    Path("real.toml").write_text(CONFIG + 'loss = "real"\nkind = "cross"\n')
+    with pytest.raises(
+        UsageError, match="real.toml trains a drafter of kind cross: a study compares causal ones"
+    ):
+        training_part.train_and_measure(training, Told())
+    assert not Path("drafters").exists()

@@ -13,12 +13,13 @@ from acceptlab.drafters.cross_head import CrossHead, default_taps
 from acceptlab.drafters.files import KINDS, load_drafter
 from acceptlab.drafters.output_layer import CutOutput
 from acceptlab.errors import RunError, UsageError
-from acceptlab.training.corpus import load_examples
+from acceptlab.training.corpus import Example, load_examples
 from acceptlab.training.evaluate import evaluate
 from acceptlab.training.settings import make_settings
+from acceptlab.training.start import tap_layers
 from acceptlab.training.static_cache import StaticDecoder
 from acceptlab.training.taps import tap_states, write_taps
-from acceptlab.training.train import Trainer, tap_layers
+from acceptlab.training.train import Trainer
 from acceptlab.training.trajectories import (
     GivenPrompt,
     TrajectorySettings,
@@ -41,6 +42,15 @@ TEXT = TrajectorySettings(
     prompts="file",
     keep_features=True,
 )
+
+
+def with_taps(examples: list[Example], layers: tuple[int, ...]) -> list[Example]:
+    """The same examples with the tiny target's hidden states in front of these layers."""
+    found = []
+    for example in examples:
+        states = tap_states(tiny_target(), [torch.from_numpy(example.token_ids[:-1])], layers)
+        found.append(replace(example, taps=tuple(states[layer][0].numpy() for layer in layers)))
+    return found
 
 
 @pytest.fixture
