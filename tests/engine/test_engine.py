@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from acceptlab.engine import Step, decode
 from acceptlab.pairs.cached import CachedModel
@@ -59,17 +60,17 @@ def test_every_stored_probability_is_that_of_a_plain_forward(family: str) -> Non
     committed = list(PROMPT)
     for step in steps[:30]:
         if step.tree.n_nodes:
-            check_step(target, draft, committed, step)
+            check_step(target.model, draft.model, committed, step)
         committed.extend(step.emitted)
 
 
-def check_step(target: CachedModel, draft: CachedModel, committed: list[int], step: Step) -> None:
+def check_step(target: PreTrainedModel, draft: PreTrainedModel, committed: list[int], step: Step) -> None:
     tokens = step.token_ids.tolist()
     for node in range(step.tree.n_nodes):
         prefix = committed + [tokens[i] for i in step.tree.path(node)[:-1]]
         for name, model in (("target_prob", target), ("draft_prob", draft)):
             with torch.inference_mode():
-                probs = torch.softmax(model.model(torch.tensor([prefix])).logits[0, -1].double(), -1)
+                probs = torch.softmax(model(torch.tensor([prefix])).logits[0, -1].double(), -1)
             # float32 logits summed in another order
             assert step.nodes[name][node] == pytest.approx(float(probs[tokens[node]]), abs=5e-5)
 

@@ -14,6 +14,7 @@ from acceptlab.audit.identity import greedy_identity
 from acceptlab.bench.collector import collector_split
 from acceptlab.engine import decode
 from acceptlab.pairs import Pair, load_pair
+from acceptlab.pairs.assistant import assistant_of
 from acceptlab.prompts import load_prompts
 from tests.engine.helpers import settings
 from tests.engine.test_engine import check_step
@@ -48,11 +49,12 @@ def test_stored_probabilities_are_those_of_plain_forwards_after_thirty_steps(pai
             settings(rule="rejection", max_new_tokens=160),  # past the end of the text: the steps count here
         )
     )
+    assistant = assistant_of(pair)
     committed = list(token_ids)
     lengths = set()
     for index, step in enumerate(steps):
         if step.tree.n_nodes and index % 10 == 9:
-            check_step(pair.target, pair.draft, committed, step)
+            check_step(pair.target_model, assistant, committed, step)
         lengths.add(len(step.verdict.accepted))
         committed.extend(step.emitted)
     assert len(steps) >= 30
