@@ -1,4 +1,4 @@
-"""Drafter folders: a safetensors file of the trained tensors in 16 or 8 bits, and a config.json."""
+"""Drafter folders: safetensors files of the trained tensors in 16 or 8 bits, and a config.json."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from jaxtyping import Float, Float16, Int8
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -25,6 +26,7 @@ from acceptlab.files import replacing
 
 DRAFTER_KEY = "acceptlab_drafter"
 WEIGHTS_FILE = "model.safetensors"
+_INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 _SCALES = ".scales"
 """Ends the name of the scales of a matrix that is stored in 8 bits."""
 _GROUP = 32
@@ -89,11 +91,14 @@ def probe_of(embeddings: Float[Tensor, "vocab size"]) -> list[float]:
     return [round(float(value), 5) for value in embeddings[-1, :8].float()]
 
 
-def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig, *, bits: int = 16) -> None:
+def save_drafter(
+    folder: Path, drafter: Drafter, config: DrafterConfig, *, bits: int = 16, file_bytes: int | None = None
+) -> None:
     """Write a drafter folder, each file to a temporary name and renamed.
 
     The target's embeddings are not stored. At 8 bits every matrix is stored as whole numbers with scales
-    (`to_whole_numbers`); what is no matrix stays in 16.
+    (`to_whole_numbers`); what is no matrix stays in 16. More than `file_bytes` of tensors go to several files, named
+    and indexed as those of a Hugging Face checkpoint.
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in drafter.state_dict().items():
@@ -101,10 +106,36 @@ def save_drafter(folder: Path, drafter: Drafter, config: DrafterConfig, *, bits:
             tensors[name], tensors[name + _SCALES] = to_whole_numbers(tensor)
         else:
             tensors[name] = (tensor.half() if tensor.is_floating_point() else tensor).contiguous()
-    with replacing(folder / WEIGHTS_FILE) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+    _write_tensors(folder, tensors, file_bytes)
     with replacing(folder / "config.json") as temporary:
         temporary.write_text(json.dumps(config.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+
+def _write_tensors(folder: Path, tensors: dict[str, Tensor], file_bytes: int | None) -> None:
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    plan = split_torch_state_dict_into_shards(tensors, max_shard_size=file_bytes or max(1, total))
+    for name, members in plan.filename_to_tensors.items():
+        with replacing(folder / name) as temporary:
+            save_file({member: tensors[member] for member in members}, temporary, metadata={"format": "pt"})
+    index = folder / _INDEX_FILE
+    if plan.is_sharded:
+        table = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
+        with replacing(index) as temporary:
+            temporary.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    else:
+        index.unlink(missing_ok=True)
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, of one file or of those that its index names."""
+    index = folder / _INDEX_FILE
+    names = {WEIGHTS_FILE}
+    if index.exists():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(names):
+        tensors |= load_file(folder / name)
+    return tensors
 
 
 def to_whole_numbers(
@@ -187,11 +218,11 @@ def load_drafter(folder: Path, embeddings: Float[Tensor, "vocab size"]) -> AnyDr
             f"the drafter '{folder}' was trained on other embeddings: use it with {config.target}"
         )
     try:
-        tensors = _to_float(load_file(folder / WEIGHTS_FILE))
+        tensors = _to_float(_read_tensors(folder))
         output = CutOutput(tensors["output.token_ids"].long(), torch.ones(wanted[0]), wanted[1])
         drafter = KINDS[config.kind](config.shape, output, embeddings)
         drafter.load_state_dict(tensors)
-    except (OSError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         raise RunError(f"cannot load the drafter '{folder}' ({error}): restore its files") from None
     drafter.share_embeddings(embeddings)
     return drafter.eval()

@@ -29,7 +29,8 @@ class TrainSettings:
     rollouts at the end, which run the target, are left out. `grow` puts these layers of the target into the
     drafter of `init`, which must be causal. `taps` are the layers of the target in front of which the last
     layers of a cross head read it, one for each; by default the later half reads where it starts from.
-    `stored_bits` is the width of the stored matrices, 16 or 8.
+    `stored_bits` is the width of the stored matrices, 16 or 8; `file_mb` above 0 is the largest size of a stored
+    file in 10^6 bytes.
     """
 
     target: str
@@ -43,6 +44,7 @@ class TrainSettings:
     init: str = ""
     grow: tuple[int, ...] = ()
     stored_bits: int = 16
+    file_mb: float = 0.0
     recut: bool = False
     learn_prompts: bool = False
     layers: tuple[int, ...] = (0, -1)
@@ -73,6 +75,8 @@ class TrainSettings:
             raise UsageError(f"minutes is {self.minutes}: write 0 to train by steps, or a positive number")
         if not self.learning_rate > 0:
             raise UsageError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if not self.file_mb >= 0:
+            raise UsageError(f"file_mb is {self.file_mb}: write 0 for one file, or a positive number")
         if self.stored_bits not in (8, 16):
             raise UsageError(f"stored_bits is {self.stored_bits}: write 16 or 8")
         if self.grow and (not self.init or self.kind != "causal"):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from acceptlab.drafters.base import Drafter
 from acceptlab.drafters.causal import CausalDrafter
-from acceptlab.drafters.files import config_of, load_drafter, save_drafter
+from acceptlab.drafters.files import DrafterConfig, config_of, load_drafter, save_drafter
 from acceptlab.drafters.llama import LlamaStack
 from acceptlab.errors import RunError, UsageError
 from acceptlab.files import replacing
@@ -218,13 +218,17 @@ class Trainer:
             file.write(json.dumps(line) + "\n")
         notes = {"settings": self.settings.as_dict(), "held_out": line}
         config = config_of(self.drafter, self.settings.target, notes)
-        bits = self.settings.stored_bits
-        save_drafter(self.folder / "last", self.drafter, config, bits=bits)
+        self._store("last", config)
         if measured.overlap > self.best:
             self.best = measured.overlap
-            save_drafter(self.folder / "best", self.drafter, config, bits=bits)
+            self._store("best", config)
         self._checkpoint()
         self.report(line)
+
+    def _store(self, name: str, config: DrafterConfig) -> None:
+        file_bytes = round(1e6 * self.settings.file_mb) or None
+        bits = self.settings.stored_bits
+        save_drafter(self.folder / name, self.drafter, config, bits=bits, file_bytes=file_bytes)
 
     def _checkpoint(self) -> None:
         state = {

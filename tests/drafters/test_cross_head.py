@@ -292,3 +292,27 @@ def test_a_stored_head_is_the_same_head(tmp_path: Path) -> None:
         torch.testing.assert_close(
             loaded.row_logits(rows), head.row_logits(rows), rtol=0, atol=2e-2
         )  # 16 bits
+
+
+def test_a_large_head_is_stored_in_files_of_a_given_size(tmp_path: Path) -> None:
+    head, config = make_head(), config_of(make_head(), "tiny", {})
+    weight = tiny_target().embed_tokens.weight
+    save_drafter(tmp_path, head, config, bits=8, file_bytes=20_000)
+    files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(files) >= 2
+    assert files[0] == f"model-00001-of-0000{len(files)}.safetensors"
+    assert all((tmp_path / name).stat().st_size < 24_500 for name in files)  # with their headers
+    found = load_drafter(tmp_path, weight).state_dict()
+    (tmp_path / "one").mkdir()
+    save_drafter(tmp_path / "one", head, config, bits=8)
+    expected = load_drafter(tmp_path / "one", weight).state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=0)
+    # a folder that is written again in one file is read from that file
+    save_drafter(tmp_path, make_head((0,)), config, bits=8)
+    assert load_drafter(tmp_path, weight).tap_layers == (0,)
+    save_drafter(tmp_path, head, config, bits=8, file_bytes=20_000)
+    (tmp_path / files[-1]).unlink()
+    with pytest.raises(RunError, match="cannot load the drafter .*restore its files"):
+        load_drafter(tmp_path, weight)
