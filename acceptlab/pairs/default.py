@@ -50,16 +50,27 @@ class PairSpec:
     """Size on disk once fetched, in 10^6 bytes."""
 
 
-PAIRS: dict[str, PairSpec] = {
-    DEFAULT_PAIR: PairSpec(
-        name=DEFAULT_PAIR,
+def _with_draft(name: str, summary: str) -> PairSpec:
+    """A pair of the default target and a shipped drafter of the pair's own name."""
+    return PairSpec(
+        name=name,
         target=f"pair:{DEFAULT_PAIR}",
-        draft=f"drafter:{DEFAULT_PAIR}",
+        draft=f"drafter:{name}",
         origin=f"SmolLM2-135M-Instruct (wheel {WHEEL} {WHEEL_VERSION})",
-        summary="drafted by two layers of it, trained on what the target writes (acceptlab train)",
+        summary=summary,
         licence="Apache-2.0",
         size_mb=540,
     )
+
+
+HEAD_PAIR = f"{DEFAULT_PAIR}-cross"
+PAIRS: dict[str, PairSpec] = {
+    DEFAULT_PAIR: _with_draft(
+        DEFAULT_PAIR, "drafted by four layers of it, trained on what the target writes (acceptlab train)"
+    ),
+    HEAD_PAIR: _with_draft(
+        HEAD_PAIR, "drafted by a head that reads the target's hidden states: accepted more often, and slower"
+    ),
 }
 
 

@@ -117,7 +117,10 @@ def emission(
         must not have been rejected, since nothing is left to emit, else None.
     """
     if rule.is_argmax:
-        return int(_argmax(rule, target)[row]), None
+        token = int(_argmax(rule, target)[row])
+        if token < 0 and target.late_argmax is not None:
+            token = target.late_argmax(row)
+        return token, None
     children = [node for node in drafted.tree.children[row] if not blocked[node]]
     here = _sampling(rule, target).probs_of(np.array([row]))
     if not children:

@@ -72,7 +72,10 @@ class Target:
     late: Callable[[int], Tensor] | None = None
     """The sampling distribution of one context, as one row. Of the leaves at most one is ever needed."""
     argmax: Int[np.ndarray, " contexts"] | None = None
-    """The target's argmax in every context; the lowest id among exact ties."""
+    """The target's argmax in every context, the lowest id among exact ties; -1 where it is read only if it is asked
+    for (`late_argmax`)."""
+    late_argmax: Callable[[int], int] | None = None
+    """The argmax in one context. Of the leaves at most one is ever needed."""
     node_prob: Float64[np.ndarray, " nodes"] | None = None
     """Model probability of each drafted token in its parent's context."""
     node_rank: Int[np.ndarray, " nodes"] | None = None

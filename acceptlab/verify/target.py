@@ -30,10 +30,11 @@ def read_target(
     """
     if not rule.is_argmax:
         return _sampling(drafted, logits, settings)
+    if rule.kind is RuleKind.GREEDY and _is_plain(logits):
+        return _greedy(drafted, logits.numpy())
     logits = logits if rule.kind in {RuleKind.GREEDY, RuleKind.TOP} else where_float64(logits)
     top, argmax = _largest(logits)
-    if not bool((top < torch.inf).all()):
-        raise RunError("the target gave logits that are nan or infinite: try --dtype float32")
+    _refuse_infinite(bool((top < torch.inf).all()))
     ids = argmax.cpu().numpy()
     if rule.kind is RuleKind.GREEDY or drafted.tree.n_nodes == 0:
         return Target(argmax=ids)
@@ -57,6 +58,26 @@ def read_target(
         top_prob=nowhere.scatter(0, rows, top_prob).cpu().numpy(),
         entropy=entropy,
     )
+
+
+def _greedy(drafted: Drafted, logits: Float[np.ndarray, "contexts vocab"]) -> Target:
+    """The argmax where a node has to be judged; those of the leaves when they are asked for."""
+
+    def of(context: int) -> int:
+        row = logits[context]
+        token = int(row.argmax())
+        _refuse_infinite(bool(row[token] < np.inf))
+        return token
+
+    argmax = np.full(len(logits), -1, dtype=np.int64)
+    for context in np.flatnonzero(drafted.tree.n_children).tolist():
+        argmax[context] = of(context)
+    return Target(argmax=argmax, late_argmax=of)
+
+
+def _refuse_infinite(is_finite: bool) -> None:
+    if not is_finite:
+        raise RunError("the target gave logits that are nan or infinite: try --dtype float32")
 
 
 def _sampling(drafted: Drafted, logits: Float[Tensor, "contexts vocab"], settings: Warp) -> Target:

@@ -17,12 +17,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_list_names_the_default_pair(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_the_shipped_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pairs", "list", "--format", "json"]) == 0
     captured = capsys.readouterr()
-    (row,) = json.loads(captured.out)
-    assert row["name"] == "smollm2-135m"
-    assert row["fetched"] is False
+    rows = json.loads(captured.out)
+    assert [row["name"] for row in rows] == ["smollm2-135m", "smollm2-135m-cross"]
+    assert [row["draft"] for row in rows] == ["drafter:smollm2-135m", "drafter:smollm2-135m-cross"]
+    assert not any(row["fetched"] for row in rows)
     assert "ngram:n=3" in captured.err
 
 

@@ -26,8 +26,7 @@ def test_every_named_pair_has_its_draft_and_a_card_in_the_checkout() -> None:
         assert source.path == ROOT / "data" / "drafter" / spec.draft.removeprefix(SHIPPED_PREFIX)
         assert json.loads((source.path / "config.json").read_text())["target"] == spec.target
         assert (source.path / "README.md").is_file()
-        size = sum(file.stat().st_size for file in source.path.iterdir())
-        assert size < 16e6
+        assert all(file.stat().st_size < 16e6 for file in source.path.iterdir())
 
 
 def test_a_wheel_holds_every_named_draft() -> None:

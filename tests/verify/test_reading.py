@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from acceptlab.errors import UsageError
+from acceptlab.errors import RunError, UsageError
 from acceptlab.rules import parse_rule
 from acceptlab.sampling import Warp, warp
 from acceptlab.tree import Tree
@@ -131,3 +131,43 @@ def test_a_row_repeated_gives_what_copies_give(replace_drawn: bool, final: bool)
             assert torch.equal(one, other)
     equal = sampled_siblings(repeated[0], repeated[0], tokens, replace=replace_drawn)
     assert equal[0][:, 0][target[tokens[:, 0]] > 0].eq(1).all()  # nothing is left to reject for
+
+
+def test_greedy_reads_a_leaf_only_where_the_path_ends() -> None:
+    rng = np.random.default_rng(1)
+    tree = Tree((-1, -1, 0, 0, 1))
+    n_late = 0
+    for _ in range(40):
+        logits = torch.from_numpy(rng.integers(0, 3, (6, 3)).astype(np.float32))  # many ties
+        drafted = Drafted(tree, rng.integers(0, 3, 5), np.array([0, 1, 2, -1, -1, -1]))
+        side = read_target(parse_rule("greedy"), drafted, logits, Warp())
+        best = np.array([row.index(max(row)) for row in logits.tolist()])
+        assert side.argmax is not None
+        assert side.argmax.tolist() == [*best[:3], -1, -1, -1]
+        asked: list[int] = []
+        late = side.late_argmax
+        assert late is not None
+
+        def counted(context: int, asked: list[int] = asked, late: object = late) -> int:
+            asked.append(context)
+            return late(context)  # type: ignore[operator]
+
+        lean = verify(parse_rule("greedy"), drafted, replace(side, late_argmax=counted), np.zeros(6))
+        full = verify(parse_rule("greedy"), drafted, Target(argmax=best), np.zeros(6))
+        assert (lean.accepted, lean.next_token) == (full.accepted, full.next_token)
+        last = lean.accepted[-1] + 1 if lean.accepted else 0
+        assert asked == ([last] if last > 2 else [])
+        n_late += last > 2
+    assert 0 < n_late < 40
+
+
+def test_an_infinite_logit_is_refused_where_it_is_read() -> None:
+    drafted = Drafted(Tree((-1,)), np.array([1]), np.array([0, -1]))
+    logits = torch.tensor([[0.0, 1.0], [0.0, torch.inf]])
+    side = read_target(parse_rule("greedy"), drafted, logits, Warp())
+    with pytest.raises(RunError, match="nan or infinite"):
+        verify(parse_rule("greedy"), drafted, side, np.zeros(2))
+    with pytest.raises(RunError, match="nan or infinite"):
+        read_target(parse_rule("greedy"), drafted, logits.flip(0), Warp())
+    rejected = replace(drafted, token_ids=np.array([0]))
+    assert verify(parse_rule("greedy"), rejected, side, np.zeros(2)).next_token == 1

@@ -180,7 +180,9 @@ def test_greedy_reads_nothing_but_the_argmax() -> None:
     drafted = Drafted(Tree((-1,)), np.array([0]), np.full(2, -1))
     target = read_target(parse_rule("greedy"), drafted, torch.tensor([[0.0, 2.0, 2.0]] * 2), Warp(0.0))
     assert target.argmax is not None
-    assert target.argmax.tolist() == [1, 1]
+    assert target.argmax.tolist() == [1, -1]  # the leaf's only where it is asked for
+    assert target.late_argmax is not None
+    assert target.late_argmax(1) == 1
     others = (target.probs, target.node_prob, target.node_rank, target.top_prob, target.entropy)
     assert others == (None,) * 5
 
