@@ -37,6 +37,16 @@ def test_greedy_text_equals_generate_on_twenty_prompts(pair: Pair, tree: str) ->
     assert found["is_identical"].all(), found[~found["is_identical"]].to_string()
 
 
+def test_greedy_text_of_the_head_that_reads_the_target_is_generates() -> None:
+    head_pair = load_pair("smollm2-135m-cross")
+    prompts = load_prompts(os.environ.get("ACCEPTLAB_TEST_PROMPTS"), limit=1)[:4]
+    for tree in ("chain:4", "branches:3,2,1"):
+        found = greedy_identity(
+            head_pair, prompts, settings(tree, max_new_tokens=40, eos_ids=head_pair.eos_ids)
+        )
+        assert found["is_identical"].all(), found[~found["is_identical"]].to_string()
+
+
 def test_stored_probabilities_are_those_of_plain_forwards_after_thirty_steps(pair: Pair) -> None:
     prompt = load_prompts(os.environ.get("ACCEPTLAB_TEST_PROMPTS"), limit=1)[0]
     token_ids = pair.encode(prompt.prompt)
