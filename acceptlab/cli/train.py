@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from acceptlab.drafters.llama import LlamaStack
+    from acceptlab.training.corpus import Example
+    from acceptlab.training.train import Trainer
 
 
 def command(
@@ -41,11 +46,9 @@ def command(
     An interrupted run goes on where its last checkpoint was: repeat the command. Use the result with
     acceptlab collect --draft data/drafters/mine/best
     """
-    from acceptlab.cli.progress import TenthsBar
     from acceptlab.training.corpus import load_examples
     from acceptlab.training.settings import read_settings
     from acceptlab.training.start import tap_layers
-    from acceptlab.training.taps import write_taps
     from acceptlab.training.target import load_target
     from acceptlab.training.train import Trainer
 
@@ -63,13 +66,7 @@ def command(
     loaded = load_target(settings.target)
     taps = tap_layers(settings, loaded.stack)
     if taps:
-        texts = [Path(name) for name in (*settings.data, *settings.score)]
-        bar = TenthsBar("running the target", "parts of the text")
-        bar.start()
-        try:
-            write_taps(texts, loaded.stack, taps, bar.update)
-        finally:
-            bar.stop()
+        _run_target([Path(name) for name in (*settings.data, *settings.score)], loaded.stack, taps)
     examples = load_examples([Path(name) for name in settings.data], tap_layers=taps)
     trainer = Trainer(folder, settings, loaded.stack, examples, _show)
     n_tokens = sum(example.output_len for example in trainer.train_examples)
@@ -77,9 +74,26 @@ def command(
     best = trainer.run()
     print(f"best held-out overlap {best:.4f}", file=sys.stderr)
     if settings.score:
-        scores = trainer.score(load_examples([Path(name) for name in settings.score], tap_layers=taps))
-        print(f"mean overlap over domains {scores['mean_overlap_over_domains']:.4f}", file=sys.stderr)
+        _score(trainer, load_examples([Path(name) for name in settings.score], tap_layers=taps))
     print(folder / "best")
+
+
+def _run_target(texts: list[Path], target: LlamaStack, taps: tuple[int, ...]) -> None:
+    """Write the hidden states that a cross head reads, where they are missing."""
+    from acceptlab.cli.progress import TenthsBar
+    from acceptlab.training.taps import write_taps
+
+    bar = TenthsBar("running the target", "parts of the text")
+    bar.start()
+    try:
+        write_taps(texts, target, taps, bar.update)
+    finally:
+        bar.stop()
+
+
+def _score(trainer: Trainer, examples: list[Example]) -> None:
+    scores = trainer.score(examples)
+    print(f"mean overlap over domains {scores['mean_overlap_over_domains']:.4f}", file=sys.stderr)
 
 
 def _show(line: dict[str, Any]) -> None:

@@ -123,15 +123,7 @@ def pair_from_models(
         notes += check_tokenizers(tokenizer, draft.tokenizer, draft.name)
     vocabulary = _common_vocabulary(tokenizer, target_model)
     draft_core = _draft_core(draft, lean)
-    target_core: CachedModel
-    if isinstance(draft_core, HeadModel | CrossModel):
-        watched = _cached(target_model, target_id, lean, kind=WatchedModel)
-        if isinstance(draft_core, CrossModel):
-            watched.watch(draft_core.tap_layers)
-        draft_core.attach(watched)
-        target_core = watched
-    else:
-        target_core = _cached(target_model, target_id, lean)
+    target_core = _target_core(target_model, target_id, draft_core, lean)
     notes += width_notes("target", target_core, vocabulary)
     if draft.language_model is None:
         notes += width_notes("draft", draft_core, vocabulary)
@@ -174,6 +166,17 @@ def _cached(model: PreTrainedModel, name: str, lean: bool, kind: type[Kind] = Ca
             cached.use_transformers()
     probe(cached, model, name, expected)
     return cached
+
+
+def _target_core(model: PreTrainedModel, name: str, draft: LanguageModel, lean: bool) -> CachedModel:
+    """The target behind the protocol; a draft that reads it is attached to it."""
+    if not isinstance(draft, HeadModel | CrossModel):
+        return _cached(model, name, lean)
+    watched = _cached(model, name, lean, kind=WatchedModel)
+    if isinstance(draft, CrossModel):
+        watched.watch(draft.tap_layers)
+    draft.attach(watched)
+    return watched
 
 
 def _draft_core(draft: Draft, lean: bool) -> LanguageModel:
