@@ -71,8 +71,7 @@ def command(
     trainer = Trainer(folder, settings, loaded.stack, examples, _show)
     n_tokens = sum(example.output_len for example in trainer.train_examples)
     print(f"{len(trainer.train_examples):,} trajectories, {n_tokens:,} tokens to train on", file=sys.stderr)
-    best = trainer.run()
-    print(f"best held-out overlap {best:.4f}", file=sys.stderr)
+    print(f"best held-out overlap {trainer.run():.4f}", file=sys.stderr)
     if settings.score:
         _score(trainer, load_examples([Path(name) for name in settings.score], tap_layers=taps))
     print(folder / "best")
