@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from acceptlab.pairs.heap import trim_memory
 from acceptlab.pairs.lean import LeanModel, can_run_lean
 from acceptlab.pairs.packed import PREFILL_STEP, few_rows
-from acceptlab.pairs.slots import Part, SlotCache
+from acceptlab.pairs.slots import Part, SlotCache, in_place
 from acceptlab.passes import Pass
 
 _FIRST_CAPACITY = 256
@@ -248,9 +248,8 @@ class CachedModel:
     @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:
         """Keep exactly these slots, in this order; slots that stay in place are not copied."""
-        moved = torch.nonzero(slots != torch.arange(len(slots)))
-        first = int(moved[0]) if len(moved) else len(slots)
-        tail = slots[first:].to(self.device)
+        first, tail = in_place(slots)
+        tail = tail.to(self.device)
         if self._slots is not None:
             self._slots.keep(first, tail)
         else:

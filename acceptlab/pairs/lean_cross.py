@@ -11,10 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from acceptlab.drafters.cross_model import CrossModel, InnerStates
-from acceptlab.pairs.fused import FusedLlama
 from acceptlab.pairs.heap import trim_memory
-from acceptlab.pairs.lean_drafter import HalfOutput, filled, lean_layers, sizes_of
-from acceptlab.pairs.packed import release
+from acceptlab.pairs.lean_drafter import HalfWeights
 from acceptlab.pairs.slots import Part
 
 
@@ -29,19 +27,15 @@ class LeanCross(CrossModel):
 
     def __init__(self, model: CrossModel) -> None:
         head = model.head
-        with torch.no_grad():
-            self._output = HalfOutput(head)
-            self._halves = lean_layers(head)
-            norm, sizes, n_lower = head.norm.weight.detach(), sizes_of(head), head.n_lower
-            self._down = FusedLlama(self._halves[:n_lower], norm, sizes, self._rotary)
-            self._up = FusedLlama(self._halves[n_lower:], norm, sizes, self._rotary)
-        release([head.embeddings])  # the output layer has read its rows
+        self._weights = HalfWeights(head)
+        self._down = self._weights.stack(0, head.n_lower)
+        self._up = self._weights.stack(head.n_lower, len(head.layers))
         self._name_and_size(head, model.name)
         trim_memory()
 
     def plain(self) -> CrossModel:
         """The same head in float32, attached to the same target."""
-        model = CrossModel(filled(self.head, self._halves), self.name)
+        model = CrossModel(self._weights.plain(), self.name)
         if self._source is not None:
             model.attach(self._source)
         return model
@@ -49,11 +43,7 @@ class LeanCross(CrossModel):
     @property
     def nbytes(self) -> int:
         """Memory of the matrices, which `head` lacks."""
-        return self._output.nbytes + sum(half.nbytes for half in self._halves)
-
-    def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
-        cos, sin = self.head.rotary(positions[None])
-        return cos[0, 0], sin[0, 0]
+        return self._weights.nbytes
 
     def reset(self) -> None:
         """Empty the cache."""
@@ -110,7 +100,7 @@ class LeanCross(CrossModel):
         self._n_read = anchor
 
     def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
-        return self._output.logits(self._up.final(x))
+        return self._weights.output.logits(self._up.final(x))
 
     @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:

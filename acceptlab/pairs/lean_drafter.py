@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -59,27 +59,35 @@ class HalfOutput:
         return full
 
 
-def lean_layers(drafter: CausalDrafter | CrossHead) -> list[HalfLayer]:
-    """The layers in 16 bits; the drafter gives its matrices away."""
-    with torch.no_grad():
-        found = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
-        for weight in matrices(drafter):
-            weight.data = weight.data.new_empty((0, weight.shape[1]))
-    return found
+class HalfWeights(Generic[Plain]):
+    """All matrices of a drafter in 16 bits. The drafter gives those of its layers away."""
 
+    def __init__(self, drafter: Plain) -> None:
+        self._drafter: Plain = drafter
+        with torch.no_grad():
+            self.output = HalfOutput(drafter)
+            self._layers = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
+            for weight in matrices(drafter):
+                weight.data = weight.data.new_empty((0, weight.shape[1]))
+        release([drafter.embeddings])  # the output layer has read its rows
+        self.nbytes = self.output.nbytes + sum(layer.nbytes for layer in self._layers)
 
-def sizes_of(drafter: CausalDrafter | CrossHead) -> LlamaSizes:
-    """What the passes need to know of a drafter's shape."""
-    shape = drafter.shape
-    return LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
+    def stack(self, first: int, end: int) -> FusedLlama:
+        """Layers first to end - 1, to be run one after the other."""
+        shape = self._drafter.shape
+        sizes = LlamaSizes(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rms_eps)
+        return FusedLlama(self._layers[first:end], self._drafter.norm.weight.detach(), sizes, self._rotary)
 
+    def plain(self) -> Plain:
+        """The drafter with all weights in float32 again; the target's embeddings are not copied."""
+        copied = deepcopy(self._drafter, {id(self._drafter.embeddings): self._drafter.embeddings})
+        for half, layer in zip(self._layers, copied.layers, strict=True):
+            half.fill(layer)
+        return copied
 
-def filled(drafter: Plain, layers: Sequence[HalfLayer]) -> Plain:
-    """A drafter with all weights in float32 again; the target's embeddings are not copied."""
-    copied = deepcopy(drafter, {id(drafter.embeddings): drafter.embeddings})
-    for half, layer in zip(layers, copied.layers, strict=True):
-        half.fill(layer)
-    return copied
+    def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
+        cos, sin = self._drafter.rotary(positions[None])
+        return cos[0, 0], sin[0, 0]
 
 
 def plain_drafter(model: DrafterModel) -> CausalDrafter:
@@ -97,27 +105,19 @@ class LeanDrafter(DrafterModel):
 
     def __init__(self, model: DrafterModel) -> None:
         drafter = model.drafter
-        with torch.no_grad():
-            self._output = HalfOutput(drafter)
-            self._halves = lean_layers(drafter)
-            norm = drafter.norm.weight.detach()
-            self._layers = FusedLlama(self._halves, norm, sizes_of(drafter), self._rotary)
-        release([drafter.embeddings])  # the output layer has read its rows
+        self._weights = HalfWeights(drafter)
+        self._layers = self._weights.stack(0, len(drafter.layers))
         self._name_and_size(drafter, model.name)
         trim_memory()
 
     def plain(self) -> CausalDrafter:
         """The drafter with all weights in float32; the target's embeddings are not copied."""
-        return filled(self.drafter, self._halves)
+        return self._weights.plain()
 
     @property
     def nbytes(self) -> int:
         """Memory of the matrices, which `drafter` lacks."""
-        return self._output.nbytes + sum(half.nbytes for half in self._halves)
-
-    def _rotary(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
-        cos, sin = self.drafter.rotary(positions[None])
-        return cos[0, 0], sin[0, 0]
+        return self._weights.nbytes
 
     @property
     def n_slots(self) -> int:
@@ -160,7 +160,7 @@ class LeanDrafter(DrafterModel):
         return self._layers.run(self.drafter.embed(token_ids), positions, [part])
 
     def _logits(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows vocab"]:
-        return self._output.logits(self._layers.final(x))
+        return self._weights.output.logits(self._layers.final(x))
 
     @torch.inference_mode()
     def keep(self, slots: Int[Tensor, " kept"]) -> None:

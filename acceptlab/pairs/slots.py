@@ -28,6 +28,13 @@ class LlamaSizes:
     rms_eps: float
 
 
+def in_place(slots: Int[Tensor, " kept"]) -> tuple[int, Int[Tensor, " moved"]]:
+    """How many of the slots to keep stay where they are, and those that move up behind them."""
+    moved = torch.nonzero(slots != torch.arange(len(slots)))
+    first = int(moved[0, 0]) if len(moved) else len(slots)
+    return first, slots[first:]
+
+
 class SlotCache:
     """Keys and values of one sequence in one buffer, (layers, 2 * kv_heads, capacity, head_dim), that doubles."""
 
@@ -62,9 +69,7 @@ class SlotCache:
 
     def keep_slots(self, slots: Int[Tensor, " kept"]) -> None:
         """Keep exactly these slots, in this order; slots that stay in place are not copied."""
-        moved = torch.nonzero(slots != torch.arange(len(slots)))
-        first = int(moved[0, 0]) if len(moved) else len(slots)
-        self.keep(first, slots[first:])
+        self.keep(*in_place(slots))
 
 
 @dataclass(frozen=True)

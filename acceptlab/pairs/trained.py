@@ -24,7 +24,7 @@ from acceptlab.drafters.head_model import HeadModel
 from acceptlab.drafters.model import DrafterModel
 from acceptlab.errors import UsageError
 from acceptlab.pairs.cached import CachedModel
-from acceptlab.pairs.slots import FIRST_CAPACITY
+from acceptlab.pairs.slots import FIRST_CAPACITY, in_place
 
 
 def load_trained(folder: Path, target: PreTrainedModel) -> DrafterModel | HeadModel | CrossModel:
@@ -162,9 +162,8 @@ class WatchedModel(CachedModel):
     def keep(self, slots: Int[Tensor, " kept"]) -> None:
         """Keep exactly these slots, in this order."""
         super().keep(slots)
-        moved = torch.nonzero(slots != torch.arange(len(slots)))
-        first = int(moved[0]) if len(moved) else len(slots)
-        tail = slots[first:].to(self.device)
+        first, tail = in_place(slots)
+        tail = tail.to(self.device)
         for rows in (self._states, *self._inner.values()):
             rows.keep(first, tail)
 
