@@ -69,7 +69,8 @@ PAIRS: dict[str, PairSpec] = {
         DEFAULT_PAIR, "drafted by four layers of it, trained on what the target writes (acceptlab train)"
     ),
     HEAD_PAIR: _with_draft(
-        HEAD_PAIR, "drafted by a head that reads the target's hidden states: accepted more often, slower to draft"
+        HEAD_PAIR,
+        "drafted by a head that reads the target's hidden states: accepted more often, slower to draft",
     ),
 }
 
