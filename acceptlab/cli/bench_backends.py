@@ -35,8 +35,9 @@ app = typer.Typer()
 def backends(
     decoding: ContestOptions,
     where: FigureOptions,
-    backend: Annotated[
-        str, typer.Option(help="Which, the first one is what all are compared with.")
+    backends: Annotated[
+        str,
+        typer.Option("--backends", "--backend", help="Which; the first one is what all are compared with."),
     ] = "float32,packed,compile,int8,bfloat16,llama.cpp",
     limit: LimitOption = 3,
     chains: ChainsOption = "3,5",
@@ -46,7 +47,7 @@ def backends(
 ) -> None:
     """Decode with and without speculation on several backends in turn; says which of them slow down, and why.
 
-    Example:  acceptlab bench backends --backend float32,packed,int8 --limit 1 --chains 3 --repeats 1
+    Example:  acceptlab bench backends --backends float32,packed,int8 --limit 1 --chains 3 --repeats 1
 
     A backend that is not to be had here is named and left out. llama.cpp comes with the extra `llama-cpp`. Ctrl-C
     prints what there is. Intervals need ten prompts or more.
@@ -60,7 +61,7 @@ def backends(
     request = decoding.request(
         limit=limit, tree=f"chain:{max(lengths)}", max_new_tokens=max_new_tokens, dtype="float32"
     )
-    _compare(request, comma_list(backend), lengths, repeats, clock, notes, where)
+    _compare(request, comma_list(backends), lengths, repeats, clock, notes, where)
 
 
 def _compare(

@@ -38,9 +38,11 @@ def verify_cost(
     backends: Annotated[
         str,
         typer.Option(
-            help="float32, packed, compile, int8, bfloat16, llama.cpp; those that are not here are named."
+            "--backends",
+            "--backend",
+            help="float32, packed, compile, int8, bfloat16, llama.cpp; those that are not here are named.",
         ),
-    ] = "float32,packed,int8,bfloat16",
+    ] = "float32,packed,int8,bfloat16,llama.cpp",
     sizes: Annotated[str, typer.Option(help="Tokens in a pass; 1 is added if it is missing.")] = SIZES,
     context: Annotated[int, typer.Option(min=2, help="Tokens of the text before the pass.")] = 128,
     tree: Annotated[

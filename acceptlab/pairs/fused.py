@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,34 +21,61 @@ from acceptlab.pairs.slots import FIRST_CAPACITY, LONG, LlamaSizes, OpenSlots, P
 Rotary = Callable[[Int[Tensor, " rows"]], tuple[Float[Tensor, "rows dim"], Float[Tensor, "rows dim"]]]
 
 
-class _RotaryTables:
-    """Cosines and sines of all positions so far, made once: the rotary embedding has to depend on nothing else.
+class _Turns:
+    """Rotations of all positions so far as complex numbers, made once: they have to depend on nothing else.
 
-    x cos + rotate_half(x) sin is x cos + roll(x) sin with the first half of sin negative. Attention's scale goes to
-    the queries by way of these tables; values pass through them unchanged.
+    Rotating the halves (a, b) of a head is (a + ib)(cos + i sin). Attention's scale goes to the queries by way of these
+    tables; values pass through them unchanged.
     """
 
     def __init__(self, rotary: Rotary, sizes: LlamaSizes) -> None:
         self._rotary = rotary
-        self._factors = torch.tensor([sizes.head_dim**-0.5, 1.0, 0.0])[:, None]
-        counts = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
-        self._kinds = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
-        self._half = sizes.head_dim // 2
-        self._cos = self._sin = torch.empty((0, 3, sizes.head_dim))
+        self._scale, self._half = sizes.head_dim**-0.5, sizes.head_dim // 2
+        self._table = torch.empty((3, 0, self._half), dtype=torch.complex64)
 
-    def at(self, positions: Int[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
-        """Tables (rows, heads, dim) for queries, keys and values side by side."""
+    def at(self, positions: Int[Tensor, " rows"]) -> Complex[Tensor, "kinds rows half_dim"]:
+        """Factors of queries, keys and values."""
         end = int(positions.max()) + 1
-        if end > len(self._cos):
-            self._grow(max(end, 2 * len(self._cos), FIRST_CAPACITY))
-        place = positions[:, None]
-        return self._cos[place, self._kinds], self._sin[place, self._kinds]
+        if end > self._table.shape[1]:
+            self._grow(max(end, 2 * self._table.shape[1], FIRST_CAPACITY))
+        return self._table[:, positions]
 
     def _grow(self, n: int) -> None:
-        cos, sin = self._rotary(torch.arange(n))
-        sin = torch.cat([-sin[:, : self._half], sin[:, self._half :]], dim=-1)
-        self._cos, self._sin = cos[:, None] * self._factors, sin[:, None] * self._factors
-        self._cos[:, 2] = 1.0
+        cos, sin = (part[:, : self._half].contiguous() for part in self._rotary(torch.arange(n)))
+        turn = torch.complex(cos, sin)
+        self._table = torch.stack([turn * self._scale, turn, torch.ones_like(turn)])
+
+
+class _Rows:
+    """The rows of one part in a pass: what turns them, and where its queries lie, by heads, in every layer."""
+
+    def __init__(
+        self,
+        slots: OpenSlots,
+        bounds: tuple[int, int],
+        turns: Complex[Tensor, "kinds all_rows half_dim"],
+        sizes: LlamaSizes,
+    ) -> None:
+        self.slots = slots
+        (first, end), half = bounds, sizes.head_dim // 2
+        n_heads, n_kv, n_rows = sizes.n_heads, sizes.n_kv_heads, end - first
+        stride, start = (n_heads + 2 * n_kv) * half, first * (n_heads + 2 * n_kv) * half
+        self._query_at = (n_heads, n_rows, half), (half, stride, 1), start
+        kv_start = start + n_heads * half
+        self._kv_at = (2, n_kv, n_rows, half), (n_kv * half, half, stride, 1), kv_start
+        mine = turns[:, first:end]
+        self._query_turns, self._kv_turns = mine[0], mine[1:, None]
+        # filled by every layer in turn
+        self._turned = torch.empty((n_heads, n_rows, half), dtype=torch.complex64)
+        by_group = torch.view_as_real(self._turned).view(n_kv, n_heads // n_kv, n_rows, 2 * half)
+        self.query: Float[Tensor, "kv_heads group rows dim"] = by_group
+        self.flat_query: Float[Tensor, "kv_heads group_rows dim"] = by_group.flatten(1, 2)
+
+    def fill(self, qkv: Complex[Tensor, "all_rows heads half_dim"], number: int) -> None:
+        """Rotate queries, and keys and values into the slots of a layer; `qkv` is contiguous."""
+        # one view each instead of a slice and a transposition: this runs in every layer of every pass
+        torch.mul(qkv.as_strided(*self._query_at), self._query_turns, out=self._turned)
+        torch.mul(qkv.as_strided(*self._kv_at), self._kv_turns, out=self.slots.new[number])
 
 
 class FusedLlama:
@@ -66,7 +93,7 @@ class FusedLlama:
         size = len(final_norm)
         self._root_eps = torch.tensor((size * sizes.rms_eps) ** 0.5)
         self._output_scale = final_norm * size**0.5
-        self._tables = _RotaryTables(rotary, sizes)
+        self._turns = _Turns(rotary, sizes)
         self.watched: frozenset[int] = frozenset()
         self.seen: dict[int, Float[Tensor, "rows size"]] = {}
         """Hidden states in front of the watched layers, of the last pass."""
@@ -87,21 +114,17 @@ class FusedLlama:
 
         `plain` takes the weights as they were before packing: a little faster for one row.
         """
-        cos, sin = self._tables.at(positions)
-        slots = [OpenSlots.open(part, self.sizes) for part in parts]
-        places = bounds(parts)
-        n_rows, head_dim = len(x), self.sizes.head_dim
+        turns = self._turns.at(positions)
+        rows = [
+            _Rows(OpenSlots.open(part, self.sizes), place, turns, self.sizes)
+            for part, place in zip(parts, bounds(parts), strict=True)
+        ]
         for number, layer in enumerate(self._layers):
             if number in self.watched:
                 self.seen[number] = x
-            heads = layer.qkv(self._normed(x), plain).view(n_rows, -1, head_dim)
-            heads = torch.addcmul(heads * cos, heads.roll(head_dim // 2, -1), sin)
-            if len(slots) == 1:
-                attended = self._attend(heads, slots[0], number)
-            else:
-                each = zip(slots, places, strict=True)
-                attended = torch.cat([self._attend(heads[a:b], part, number) for part, (a, b) in each])
-            x = layer.add_o(attended, x, plain)
+            qkv = self._heads(layer.qkv(self._normed(x), plain))
+            attended = [self._attend(qkv, own, number) for own in rows]
+            x = layer.add_o(attended[0] if len(rows) == 1 else torch.cat(attended), x, plain)
             x = layer.add_mlp(self._normed(x), x, plain)
         return x
 
@@ -109,12 +132,15 @@ class FusedLlama:
         self, cache: SlotCache, states: Sequence[Float[Tensor, "rows size"]], positions: Int[Tensor, " rows"]
     ) -> None:
         """Append keys and values of given hidden states, one for every layer, without running anything."""
-        cos, sin = self._tables.at(positions)
-        span, n_kv, head_dim = cache.open(len(positions)), self.sizes.n_kv_heads, self.sizes.head_dim
+        n_rows = len(positions)
+        slots = OpenSlots.open(Part(cache, n_rows, None), self.sizes, to_read=False)
+        rows = _Rows(slots, (0, n_rows), self._turns.at(positions), self.sizes)
         for number, (layer, own) in enumerate(zip(self._layers, states, strict=True)):
-            heads = layer.qkv(self._normed(own), False).view(len(own), -1, head_dim)
-            heads = torch.addcmul(heads * cos, heads.roll(head_dim // 2, -1), sin)
-            cache.buffer[number, :, span] = heads[:, -2 * n_kv :].transpose(0, 1)
+            rows.fill(self._heads(layer.qkv(self._normed(own), False)), number)
+
+    def _heads(self, qkv: Tensor) -> Complex[Tensor, "rows heads half_dim"]:
+        half = self.sizes.head_dim // 2
+        return torch.view_as_complex(qkv.view(len(qkv), -1, half, 2))
 
     def _normed(self, x: Float[Tensor, "rows size"]) -> Float[Tensor, "rows size"]:
         """Every row over its root mean square, short of the factor sqrt(size), which the weights hold."""
@@ -127,25 +153,21 @@ class FusedLlama:
         return self._normed(x).mul_(self._output_scale)
 
     def _attend(
-        self, heads: Float[Tensor, "rows heads dim"], slots: OpenSlots, number: int
+        self, qkv: Complex[Tensor, "all_rows heads half_dim"], rows: _Rows, number: int
     ) -> Float[Tensor, "rows size"]:
         """Append keys and values, then attend: grouped heads of one key head are rows of one product."""
-        n_rows, n_all, dim = heads.shape
-        n_heads, n_kv = self.sizes.n_heads, self.sizes.n_kv_heads
-        group, start, stride = n_heads // n_kv, heads.storage_offset(), n_all * dim
-        # one view each instead of a slice, a reshape and a transposition: this runs in every layer of every pass
-        new = heads.as_strided((2 * n_kv, n_rows, dim), (dim, stride, 1), start + n_heads * dim)
-        slots.new[number].copy_(new)
-        query = heads.as_strided((n_kv, group, n_rows, dim), (group * dim, dim, stride, 1), start)
+        rows.fill(qkv, number)
+        slots = rows.slots
+        n_kv, group, n_rows, dim = rows.query.shape
         keys, values = slots.keys[number], slots.values[number]
         if n_rows >= LONG:
-            return _attend_long(query, keys, values, slots.bias, is_causal=slots.bias is None)
-        scores = torch.bmm(query.reshape(n_kv, group * n_rows, dim), keys.transpose(1, 2))
+            return _attend_long(rows.query, keys, values, slots.bias, is_causal=slots.bias is None)
+        scores = torch.bmm(rows.flat_query, keys.transpose(1, 2))
         if slots.bias is not None:
             scores[..., -slots.bias.shape[-1] :].add_(slots.bias)
         out = torch.bmm(scores.softmax(dim=-1), values)
         by_row = out.as_strided((n_rows, n_kv, group, dim), (dim, group * n_rows * dim, n_rows * dim, 1))
-        return by_row.reshape(n_rows, n_heads * dim)
+        return by_row.reshape(n_rows, n_kv * group * dim)
 
 
 def _attend_long(

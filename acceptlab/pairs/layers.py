@@ -1,11 +1,12 @@
 """One decoder layer's weights in the form in which its products run: packed, as the checkpoint has them, or in 16 bits.
 
-Boundary: products of hidden states with weights, norms folded in. Attention and caches are in `fused`.
+Boundary: products of hidden states with weights, norms folded in. Attention and caches are in `fused`. Queries and keys
+come with the two halves of every head interleaved, so that a rotation is one product of complex numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -22,6 +23,7 @@ from acceptlab.pairs.packed import Packed
 class LlamaWeights:
     """The weights of one decoder layer, as the checkpoint names them."""
 
+    head_dim: int
     input_norm: Tensor
     q: Tensor
     k: Tensor
@@ -33,25 +35,40 @@ class LlamaWeights:
     down: Tensor
 
     @classmethod
-    def of(cls, layer: Any) -> LlamaWeights:
+    def of(cls, layer: Any, head_dim: int) -> LlamaWeights:
         """Those of a module that names its parts as the checkpoints do."""
         q, k, v, o = (getattr(layer.self_attn, f"{name}_proj").weight.detach() for name in "qkvo")
         gate, up, down = (
             getattr(layer.mlp, f"{name}_proj").weight.detach() for name in ("gate", "up", "down")
         )
         norms = (layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach())
-        return cls(norms[0], q, k, v, o, norms[1], gate, up, down)
+        return cls(head_dim, norms[0], q, k, v, o, norms[1], gate, up, down)
 
     def matrices(self) -> tuple[Tensor, ...]:
         """All weights but the scales of the norms."""
         return self.q, self.k, self.v, self.o, self.gate, self.up, self.down
+
+    def qkv(self) -> Tensor:
+        """Queries, keys and values in one matrix, the halves of each head of the first two interleaved."""
+        turned = [_interleaved(weight, self.head_dim) for weight in (self.q, self.k)]
+        return torch.cat([*turned, self.v])
+
+
+def _interleaved(weight: Tensor, head_dim: int) -> Tensor:
+    """Rows 0, d/2, 1, d/2 + 1, ... of every head of dimension d: the two that a rotation turns side by side."""
+    return weight.view(-1, 2, head_dim // 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+
+def _apart(weight: Tensor, head_dim: int) -> Tensor:
+    """The inverse of `_interleaved`."""
+    return weight.view(-1, head_dim // 2, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
 class Layer(Protocol):
     """The products of one decoder layer. `plain` asks for the weights as the checkpoint has them, where that helps."""
 
     def qkv(self, x: Tensor, plain: bool) -> Tensor:
-        """Queries, keys and values of normed rows, side by side."""
+        """Queries, keys and values of normed rows, side by side, queries and keys interleaved; contiguous."""
         ...
 
     def add_o(self, attended: Tensor, x: Tensor, plain: bool) -> Tensor:
@@ -69,10 +86,11 @@ class HalfLayer:
     def __init__(self, weights: LlamaWeights) -> None:
         root = weights.q.shape[1] ** 0.5
         self._before, self._after = weights.input_norm * root, weights.post_norm * root
-        self._qkv = Half(torch.cat([weights.q, weights.k, weights.v]))
+        self._qkv = Half(weights.qkv())
         self._gate_up = Half(torch.cat([weights.gate, weights.up]))
         self._o, self._down = Half(weights.o), Half(weights.down)
         self._heights = [len(weights.q), len(weights.k), len(weights.v)]
+        self._head_dim = weights.head_dim
 
     @property
     def nbytes(self) -> int:
@@ -82,6 +100,7 @@ class HalfLayer:
     def fill(self, layer: Any) -> None:
         """Give the weights back to a module (see `LlamaWeights.of`), in float32."""
         q, k, v = torch.split(self._qkv.weight(), self._heights)
+        q, k = _apart(q, self._head_dim), _apart(k, self._head_dim)
         gate, up = self._gate_up.weight().chunk(2)
         attention = {"q": q, "k": k, "v": v, "o": self._o.weight()}
         block = {"gate": gate, "up": up, "down": self._down.weight()}
@@ -113,7 +132,7 @@ class PackedLayer:
 
     @cached_property
     def _qkv(self) -> Packed:
-        return Packed(torch.cat([self.weights.q, self.weights.k, self.weights.v]) * self._before)
+        return Packed(self.weights.qkv() * self._before)
 
     @cached_property
     def _o(self) -> Packed:
@@ -139,9 +158,10 @@ class PackedLayer:
         """Queries, keys and values side by side."""
         if not plain:
             return self._qkv.linear(x)
-        x = x * self._before
-        parts = (self.weights.q, self.weights.k, self.weights.v)
-        return torch.cat([functional.linear(x, weight) for weight in parts], dim=-1)
+        x, half = x * self._before, self.weights.head_dim // 2
+        q, k, v = (functional.linear(x, w) for w in (self.weights.q, self.weights.k, self.weights.v))
+        turned = [part.view(len(x), -1, 2, half).transpose(2, 3) for part in (q, k)]
+        return torch.cat([*turned, v.view(len(x), -1, half, 2)], dim=1)
 
     def add_o(self, attended: Tensor, x: Tensor, plain: bool) -> Tensor:
         """The output projection and the residual."""
@@ -166,7 +186,7 @@ _PACKED_LAYERS: WeakValueDictionary[tuple[int, ...], PackedLayer] = WeakValueDic
 def packed_layer(weights: LlamaWeights) -> PackedLayer:
     """A layer on packed weights, the same one for the same weights."""
     # a layer holds its weights, so an address stays taken as long as the entry lives
-    tensors = [getattr(weights, field.name) for field in fields(weights)]
+    tensors = [*weights.matrices(), weights.input_norm, weights.post_norm]
     key = tuple(number for tensor in tensors for number in (tensor.data_ptr(), tensor._version))
     layer = _PACKED_LAYERS.get(key)
     if layer is None:

@@ -77,7 +77,7 @@ class LeanModel:
             # the largest weight first: it is there twice while the others are not there yet
             self._output = Packed(self._output_weight)
             release([self._output_weight])
-            self._packed = [packed_layer(weights) for weights in _weights(self._base.layers)]
+            self._packed = [packed_layer(weights) for weights in _weights(self._base.layers, sizes.head_dim)]
             self._layers = FusedLlama(self._packed, self._base.norm.weight.detach(), sizes, self._rotary)
         use_large_pages([*(weight for layer in self._packed for weight in layer.pack()), self._output])
         self.release_plain()
@@ -126,9 +126,9 @@ class LeanModel:
         return functional.linear(normed, self._output_weight) if plain else self._output.linear(normed)
 
 
-def _weights(layers: Any) -> Iterator[LlamaWeights]:
+def _weights(layers: Any, head_dim: int) -> Iterator[LlamaWeights]:
     """The weights of every layer; those of a layer are released when the next one is asked for."""
     for layer in layers:
-        weights = LlamaWeights.of(layer)
+        weights = LlamaWeights.of(layer, head_dim)
         yield weights
         release(weights.matrices())

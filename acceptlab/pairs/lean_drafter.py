@@ -66,7 +66,8 @@ class HalfWeights(Generic[Plain]):
         self._drafter: Plain = drafter
         with torch.no_grad():
             self.output = HalfOutput(drafter)
-            self._layers = [HalfLayer(LlamaWeights.of(layer)) for layer in drafter.layers]
+            dim = drafter.shape.head_dim
+            self._layers = [HalfLayer(LlamaWeights.of(layer, dim)) for layer in drafter.layers]
             for weight in matrices(drafter):
                 weight.data = weight.data.new_empty((0, weight.shape[1]))
         release([drafter.embeddings])  # the output layer has read its rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 FIRST_CAPACITY = 256
@@ -85,22 +85,31 @@ class Part:
 class OpenSlots:
     """The slots of one sequence in a pass, layer by layer: those to fill, and all keys and values."""
 
-    new: tuple[Float[Tensor, "rows_of_cache rows dim"], ...]
+    new: tuple[Complex[Tensor, "two kv_heads rows half_dim"], ...]
+    """Keys and values to be, as complex numbers."""
     keys: tuple[Float[Tensor, "kv_heads slots dim"], ...]
     values: tuple[Float[Tensor, "kv_heads slots dim"], ...]
     bias: Float[Tensor, "rows slots"] | None
 
     @classmethod
-    def open(cls, part: Part, sizes: LlamaSizes) -> OpenSlots:
-        """Make room for the rows of a part."""
+    def open(cls, part: Part, sizes: LlamaSizes, *, to_read: bool = True) -> OpenSlots:
+        """Make room for the rows of a part; if they are only filled, what may be seen does not matter."""
         span, n_kv = part.cache.open(part.n_rows), sizes.n_kv_heads
         used = part.cache.buffer[:, :, : span.stop]
         return cls(
-            used[:, :, span].unbind(),
+            _as_complex(used[:, :, span], n_kv),
             used[:, :n_kv].unbind(),
             used[:, n_kv:].unbind(),
-            _bias(part, sizes.n_heads // n_kv),
+            _bias(part, sizes.n_heads // n_kv) if to_read else None,
         )
+
+
+def _as_complex(
+    slots: Float[Tensor, "layers rows_of_cache rows dim"], n_kv: int
+) -> tuple[Complex[Tensor, "two kv_heads rows half_dim"], ...]:
+    """Every layer's part of the same memory, neighbours taken as one complex number."""
+    n_layers, _, n_rows, dim = slots.shape
+    return torch.view_as_complex(slots.view(n_layers, 2, n_kv, n_rows, dim // 2, 2)).unbind()
 
 
 def bounds(parts: Sequence[Part]) -> list[tuple[int, int]]:
