@@ -5,12 +5,13 @@ STUDY ?= studies/quick.toml
 # one thread a test process: two torch processes that use both cores slow each other tenfold
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: help setup report study test test-slow check format clean
+.PHONY: help setup report study test test-slow test-llama-cpp check format clean
 
 help:
 	@echo "make report     set up, run the quick study of all four domains, render reports/quick/index.html"
 	@echo "make study      the same for another study: make study STUDY=studies/NAME.toml"
 	@echo "make test       set up and run the tests (make test-slow: those that need the default pair)"
+	@echo "make test-llama-cpp   compile llama.cpp into .venv (minutes, needs cmake and a C++ compiler) and test that backend"
 	@echo "make check      lint, formatting and types"
 	@echo "make clean      remove .venv, caches, data/runs and generated reports"
 
@@ -40,6 +41,11 @@ test: setup
 test-slow: setup
 	$(BIN)/acceptlab pairs fetch
 	$(BIN)/python -m pytest -m slow -o timeout=3600
+
+test-llama-cpp: setup
+	@echo "Compiling llama.cpp (four minutes on 2 cores)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llama-cpp]'
+	$(TEST_ENV) $(BIN)/python -m pytest tests/bench/test_llama_cpp.py tests/bench/test_backends.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from acceptlab.pairs import Pair
 
 _CONTEXT = 2048
-"""Slots of the cache; llama.cpp takes memory for all of them at once."""
+"""Slots of the cache at most; llama.cpp takes memory for all of them at once."""
 _BATCH = 512
 
 
@@ -60,7 +60,8 @@ def load_llama_cpp(pair: Pair) -> LlamaCppModel:
         raise UsageError(
             "llama.cpp needs the package llama-cpp-python: pip install 'acceptlab[llama-cpp]', or leave it out"
         )
-    return LlamaCppModel(gguf_of(pair), pair.target_model.get_output_embeddings().weight.shape[0])
+    width = pair.target_model.get_output_embeddings().weight.shape[0]
+    return LlamaCppModel(gguf_of(pair), width, max_len=pair.target.max_len)
 
 
 class LlamaCppModel:
@@ -69,27 +70,33 @@ class LlamaCppModel:
     name = "llama.cpp"
     device = torch.device("cpu")
 
-    def __init__(self, path: Path, vocab_size: int, n_threads: int | None = None) -> None:
-        import llama_cpp
-
-        self._api: Any = llama_cpp
+    def __init__(
+        self, path: Path, vocab_size: int, *, max_len: int | None = None, n_threads: int | None = None
+    ) -> None:
         threads = n_threads or int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
-        self._llama = llama_cpp.Llama(
-            model_path=str(path),
-            n_ctx=_CONTEXT,
-            n_batch=_BATCH,
-            n_threads=threads,
-            n_threads_batch=threads,
-            logits_all=True,
-            verbose=False,
-        )
+        self.max_len: int | None = min(_CONTEXT, max_len or _CONTEXT)
+        try:
+            import llama_cpp
+
+            self._api: Any = llama_cpp
+            self._llama = llama_cpp.Llama(
+                model_path=str(path),
+                n_ctx=self.max_len,
+                n_batch=_BATCH,
+                n_threads=threads,
+                n_threads_batch=threads,
+                logits_all=True,
+                verbose=False,
+            )
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UsageError(f"llama.cpp cannot load '{path}' ({reason}): leave llama.cpp out") from None
         if self._llama.n_vocab() != vocab_size:
             raise UsageError(
                 f"'{path}' has {self._llama.n_vocab()} logits in llama.cpp and {vocab_size} in transformers: "
                 "leave llama.cpp out"
             )
         self.vocab_size = vocab_size
-        self.max_len: int | None = _CONTEXT
         self._n_slots = 0
 
     @property
