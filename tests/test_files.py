@@ -37,6 +37,22 @@ def test_a_failure_leaves_the_old_file_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_two_processes_that_write_one_file_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "states.npy"
+    with replacing(path) as one:
+        one.write_text("half of one")
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        with replacing(path) as other:
+            other.write_text("all of the other")
+        assert one.read_text() == "half of one"
+        assert path.read_text() == "all of the other"
+        one.write_text("all of one")
+    assert path.read_text() == "all of one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (

@@ -50,7 +50,7 @@ def command(
     from acceptlab.training.settings import read_settings
     from acceptlab.training.start import tap_layers
     from acceptlab.training.target import load_target
-    from acceptlab.training.train import Trainer
+    from acceptlab.training.train import Trainer, check_begun, check_enough
 
     changes = {
         "init": None if init is None else str(init),
@@ -63,9 +63,12 @@ def command(
     settings = read_settings(config, {name: value for name, value in changes.items() if value is not None})
     name = settings.loss if settings.stage == "supervised" else settings.stage
     folder = output or Path("data/drafters") / f"{config.stem}-{name}-seed{settings.seed}"
+    check_begun(folder, settings)
     loaded = load_target(settings.target)
     taps = tap_layers(settings, loaded.stack)
     if taps:
+        # running the target takes long: what cannot be trained is refused before
+        check_enough(load_examples([Path(name) for name in settings.data]))
         _run_target([Path(name) for name in (*settings.data, *settings.score)], loaded.stack, taps)
     examples = load_examples([Path(name) for name in settings.data], tap_layers=taps)
     trainer = Trainer(folder, settings, loaded.stack, examples, _show)

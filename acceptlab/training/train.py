@@ -58,6 +58,37 @@ def supervised_loss(drafter: Drafter, settings: TrainSettings, batch: Batch) -> 
     return objective(settings.loss, scores, settings.options)
 
 
+def check_begun(folder: Path, settings: TrainSettings) -> None:
+    """Whether a run in this folder may go on with these settings.
+
+    Raises:
+        UsageError: it was begun with others.
+    """
+    path = folder / "settings.json"
+    if not path.exists():
+        return
+    # a run begun before a setting existed was begun with its default
+    usual = TrainSettings(target="", data=()).as_dict()
+    stored = usual | json.loads(path.read_text(encoding="utf-8"))
+    for name, value in settings.as_dict().items():
+        if stored[name] != value:
+            raise UsageError(
+                f"{folder} was begun with {name} = {stored[name]}, not {value}: use another output"
+            )
+
+
+def check_enough(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """The examples to train on and those held out.
+
+    Raises:
+        UsageError: none of one of them.
+    """
+    train, held_out = split_examples(examples)
+    if not train or not held_out:
+        raise UsageError(f"{len(examples)} trajectories are too few to train on: generate more")
+    return train, held_out
+
+
 class Trainer:
     """One training run in a folder. `run` goes on from the folder's checkpoint where there is one."""
 
@@ -74,11 +105,9 @@ class Trainer:
         self.folder = folder
         self.settings = settings
         self.target = target
-        self.train_examples, held_out = split_examples(examples)
+        self.train_examples, held_out = check_enough(examples)
         stride = max(1, len(held_out) // settings.held_out_items)
         self.held_out = held_out[::stride][: settings.held_out_items]
-        if not self.train_examples or not self.held_out:
-            raise UsageError(f"{len(examples)} trajectories are too few to train on: generate more")
         if settings.learn_prompts:
             self.train_examples = learn_prompts(self.train_examples, target.output_weight)
         self.report = report or (lambda line: None)
@@ -100,20 +129,11 @@ class Trainer:
         self._open()
 
     def _open(self) -> None:
+        check_begun(self.folder, self.settings)
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "settings.json"
-        wanted = self.settings.as_dict()
-        if path.exists():
-            # a run begun before a setting existed was begun with its default
-            usual = TrainSettings(target="", data=()).as_dict()
-            stored = usual | json.loads(path.read_text(encoding="utf-8"))
-            for name, value in wanted.items():
-                if stored[name] != value:
-                    raise UsageError(
-                        f"{self.folder} was begun with {name} = {stored[name]}, not {value}: use another output"
-                    )
-        else:
-            path.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        if not path.exists():
+            path.write_text(json.dumps(self.settings.as_dict(), indent=1) + "\n", encoding="utf-8")
         if (self.folder / _CHECKPOINT).exists():
             self._restore()
 

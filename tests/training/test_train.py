@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from acceptlab.cli import run
 from acceptlab.drafters.base import Rows
 from acceptlab.drafters.files import load_drafter
 from acceptlab.errors import UsageError
@@ -229,6 +230,20 @@ def test_prompts_become_rows_of_the_first_answer_only(tmp_path: Path) -> None:
 def test_too_little_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too few"):
         Trainer(tmp_path, SETTINGS, tiny_target(), make_examples(3))
+
+
+def test_a_folder_begun_otherwise_is_refused_before_anything_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "s.toml"
+    config.write_text('[train]\ntarget = "nowhere"\ndata = ["none"]\nsteps = 7\n')
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.json").write_text('{"target": "nowhere", "data": ["none"], "steps": 8}')
+    assert run(["train", str(config), "--output", str(folder)]) == 2
+    assert "was begun with steps = 8, not 7: use another output" in capsys.readouterr().err
+    assert run(["train", str(config), "--output", str(tmp_path / "new")]) == 2
+    assert "nowhere" in capsys.readouterr().err
 
 
 def test_settings_from_toml_and_their_errors(tmp_path: Path) -> None:
