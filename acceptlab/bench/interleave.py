@@ -15,6 +15,7 @@ import pandas as pd
 from acceptlab.bench.arms import Arm, Sample
 
 if TYPE_CHECKING:
+    from acceptlab.models import LanguageModel
     from acceptlab.pairs import Pair
     from acceptlab.prompts import Prompt
 
@@ -40,10 +41,18 @@ class Measured:
 
 
 def tasks_of(
-    pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, depth: int
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    depth: int,
+    others: Sequence[LanguageModel] = (),
 ) -> tuple[list[Task], list[str]]:
-    """The prompts that fit the models with the deepest tree, and a note on every one that does not."""
-    limits = [model.max_len for model in (pair.target, pair.draft) if model.max_len is not None]
+    """The prompts that fit the models with the deepest tree, and a note on every one that does not.
+
+    `others` are models that decode as well, in place of the pair's own.
+    """
+    models = (pair.target, pair.draft, *others)
+    limits = [model.max_len for model in models if model.max_len is not None]
     limits += [pair.window_limit] if pair.window_limit is not None else []
     tasks, notes = [], []
     for prompt in prompts:

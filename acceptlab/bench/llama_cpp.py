@@ -147,6 +147,10 @@ class LlamaCppModel:
 
     def _decode(self, token_ids: Tensor, with_logits: bool) -> Float[Tensor, "rows vocab"]:
         n_rows = len(token_ids)
+        if self.max_len is not None and self._n_slots + n_rows > self.max_len:
+            raise RunError(
+                f"llama.cpp has {self.max_len} positions here, not {self._n_slots + n_rows}: use shorter prompts"
+            )
         batch = self._api.llama_batch_init(n_rows, 0, 1)
         try:
             batch.n_tokens = n_rows

@@ -16,10 +16,11 @@ from acceptlab.cli.bench_options import (
     LimitOption,
     MaxNewTokensOption,
     RepeatsOption,
+    backend_names,
     check_clock,
     show,
 )
-from acceptlab.cli.options import comma_list, spread_options
+from acceptlab.cli.options import spread_options
 from acceptlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,13 +56,14 @@ def backends(
     notes = check_clock(clock)
     from acceptlab.bench.contest import parse_lengths
 
+    names = backend_names(backends)
     lengths = parse_lengths(chains)
     if not lengths:
         raise UsageError("--chains is empty: name at least one chain length, such as 5")
     request = decoding.request(
         limit=limit, tree=f"chain:{max(lengths)}", max_new_tokens=max_new_tokens, dtype="float32"
     )
-    _compare(request, comma_list(backends), lengths, repeats, clock, notes, where)
+    _compare(request, names, lengths, repeats, clock, notes, where)
 
 
 def _compare(
@@ -74,7 +76,7 @@ def _compare(
     where: FigureOptions,
 ) -> None:
     """Decode on every backend in turn and show what came out."""
-    from acceptlab.bench.arms import timed_by
+    from acceptlab.bench.arms import PlainArm, timed_by
     from acceptlab.bench.backend_table import COLUMNS, backend_arms, backend_table
     from acceptlab.bench.interleave import measure, tasks_of
     from acceptlab.bench.speedup import sums_of
@@ -84,7 +86,8 @@ def _compare(
     planned = plan(request)
     loaded, settings = prepare(planned)
     arms, said = backend_arms(loaded, settings, names, lengths)
-    tasks, left_out = tasks_of(loaded, planned.prompts, request.max_new_tokens, max(lengths))
+    targets = [arm.target for arm in arms if isinstance(arm, PlainArm)]
+    tasks, left_out = tasks_of(loaded, planned.prompts, request.max_new_tokens, max(lengths), targets)
     with BenchBar("decodes") as bar, timed_by(clock):
         done = measure(arms, tasks, repeats, request.max_new_tokens, bar)
     frame = backend_table(sums_of(done.frame))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from acceptlab.cli.options import DecodingOptions, SeedOption, TemperatureOption, check_plot
+from acceptlab.cli.options import DecodingOptions, SeedOption, TemperatureOption, check_plot, comma_list
 from acceptlab.cli.output import FormatOption, OutputFormat, OutputOption, emit, to_display, warn
 from acceptlab.cli.progress import TenthsBar
 from acceptlab.errors import UsageError
@@ -54,6 +54,23 @@ FolderOption = Annotated[
         "--folder", help="Write table (.csv, .md), samples (.parquet) and figure (.png, .svg) there."
     ),
 ]
+
+
+def backend_names(text: str) -> list[str]:
+    """The backends of a comma list, each once.
+
+    Raises:
+        UsageError: none, or one that does not exist.
+    """
+    from acceptlab.bench.backends import BACKENDS
+
+    names = list(dict.fromkeys(comma_list(text)))
+    if not names:
+        raise UsageError(f"--backends is empty: name some of {', '.join(BACKENDS)}")
+    for name in names:
+        if name not in BACKENDS:
+            raise UsageError(f"unknown backend '{name}': use one of {', '.join(BACKENDS)}")
+    return names
 
 
 @dataclass(frozen=True)

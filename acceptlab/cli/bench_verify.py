@@ -13,10 +13,11 @@ from acceptlab.cli.bench_options import (
     ClockOption,
     FigureOptions,
     RepeatsOption,
+    backend_names,
     check_clock,
     show,
 )
-from acceptlab.cli.options import ModelOptions, SeedOption, comma_list, spread_options
+from acceptlab.cli.options import ModelOptions, SeedOption, spread_options
 from acceptlab.cli.output import emit, warn
 from acceptlab.errors import UsageError
 
@@ -59,14 +60,14 @@ def verify_cost(
     T(n) is split into a fixed and a per-token part; the serial index is the per-token share of a pass of one token. The
     root and the nodes of a tree are also verified by plain transformers, in the same run. Intervals need ten repeats.
     """
-    wanted = _sizes(sizes)
+    names, wanted = backend_names(backends), _sizes(sizes)
     notes = check_clock(clock)
     from acceptlab.bench.arms import timed_by
     from acceptlab.bench.passes import pass_times
 
     loaded = models.load("float32")
     text = _text(loaded, context)
-    chains, left_out = _chains(loaded, comma_list(backends), text)
+    chains, left_out = _chains(loaded, names, text, max(wanted))
     with BenchBar("passes") as bar, timed_by(clock):
         samples, is_whole = pass_times(chains, wanted, repeats, seed, bar)
     if not len(samples):
@@ -120,19 +121,22 @@ def _text(pair: Pair, length: int) -> list[int]:
     return (ids * (1 + length // len(ids)))[:length]
 
 
-def _chains(pair: Pair, names: Sequence[str], text: list[int]) -> tuple[list[Passes], list[str]]:
-    """Passes on every backend that is to be had, and a note on every other."""
-    from acceptlab.bench.backends import BACKENDS, make_backend
+def _chains(
+    pair: Pair, names: Sequence[str], text: list[int], largest: int
+) -> tuple[list[Passes], list[str]]:
+    """Passes of up to so many tokens on every backend that is to be had, and a note on every other."""
+    from acceptlab.bench.backends import make_backend
     from acceptlab.bench.passes import ChainPasses
 
-    unknown = [name for name in names if name not in BACKENDS]
-    if unknown:
-        raise UsageError(f"unknown backend '{unknown[0]}': use one of {', '.join(BACKENDS)}")
     chains: list[Passes] = []
     notes = []
+    longest = len(text) + largest
     for name in names:
         try:
-            chains.append(ChainPasses(make_backend(name, pair), text, name))
+            model = make_backend(name, pair)
+            if model.max_len is not None and longest > model.max_len:
+                raise UsageError(f"it has {model.max_len} positions, not {longest}: lower --context")
+            chains.append(ChainPasses(model, text, name))
         except UsageError as error:
             notes.append(f"left out {name}: {error}")
     if not chains:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from acceptlab.bench.backend_table import backend_arms, backend_table, verdict
 from acceptlab.bench.backends import draft_for, make_backend
-from acceptlab.bench.interleave import Task, measure
+from acceptlab.bench.interleave import Task, measure, tasks_of
 from acceptlab.bench.passes import ChainPasses
 from acceptlab.bench.speedup import sums_of
 from acceptlab.drafters.head_model import HeadModel
@@ -81,6 +83,24 @@ def test_a_contest_of_backends_on_a_small_pair() -> None:
     # on 32 bits speculation changes no greedy text; inputs of 8 bits share their range with the rest of the pass
     assert found.loc["float32", "same_text"].tolist() == [1.0, 1.0]
     assert (found["tokens_per_s"] > 0).all()
+
+
+def test_prompts_have_to_fit_every_backend() -> None:
+    class Words:
+        def __init__(self, name: str, n: int) -> None:
+            self.id, self.domain, self.prompt = name, "code", "x" * n
+
+    pair = small_pair()
+    short: Any = SimpleNamespace(max_len=40)
+    long: Any = SimpleNamespace(max_len=None)
+    encoding: Any = SimpleNamespace(
+        encode=lambda text: [1] * len(text), target=pair.target, draft=pair.draft, window_limit=None
+    )
+    prompts: list[Any] = [Words("fits", 30), Words("does not", 31)]
+    tasks, notes = tasks_of(encoding, prompts, 8, 2, [long, short])
+    assert [task.prompt_id for task in tasks] == ["fits"]
+    assert notes == ["left out does not: it needs 41 positions and the models have 40"]
+    assert len(tasks_of(encoding, prompts, 8, 2, [long])[0]) == 2
 
 
 def test_the_plain_backend_has_a_plain_draft() -> None:

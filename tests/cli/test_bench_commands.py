@@ -71,7 +71,16 @@ def test_verify_cost_splits_passes_and_compares_the_tree(
 
 
 def test_backends_gives_a_verdict_on_each(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--backend", "float32,bfloat16", "--chains", "2", "--repeats", "1", "--max-new-tokens", "6"]
+    words = [
+        "--backend",
+        "float32,bfloat16,float32",
+        "--chains",
+        "2",
+        "--repeats",
+        "1",
+        "--max-new-tokens",
+        "6",
+    ]
     assert run(["bench", "backends", *models, *words, "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["backend"], row["K"]) for row in rows] == [
@@ -116,6 +125,12 @@ def test_memory_passes_or_fails(
         (["verify-cost", "--sizes", "1"], "needs a size beside 1"),
         (["verify-cost", "--backends", "fast"], "unknown backend 'fast'"),
         (["backends", "--backend", "fast"], "unknown backend 'fast'"),
+        (["backends", "--backends", " , "], "--backends is empty: name some of float32"),
+        (["verify-cost", "--backends", ""], "--backends is empty"),
+        (
+            ["verify-cost", "--context", "300"],
+            "left out float32: it has 256 positions, not 364: lower --context",
+        ),
         (["backends", "--chains", ""], "at least one chain length"),
         (["batches", "--sizes", "0"], "from 1 to 256"),
     ],
