@@ -76,7 +76,8 @@ def backend_arms(
             tree = parse_tree(f"chain:{length}")
             arms.append(SpeculativeArm(on_backend, replace(quiet, tree=tree), f"{name}{_SEPARATOR}{length}"))
     if not arms:
-        raise UsageError(f"none of the backends can be had here: {'; '.join(notes)}")
+        reasons = "; ".join(note.removeprefix("left out ") for note in notes)
+        raise UsageError(f"none of these backends can be had here: {reasons}")
     return arms, notes
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 
 from acceptlab.bench.arms import Arm, Sample
+from acceptlab.errors import UsageError
 
 if TYPE_CHECKING:
     from acceptlab.models import LanguageModel
@@ -50,6 +51,9 @@ def tasks_of(
     """The prompts that fit the models with the deepest tree, and a note on every one that does not.
 
     `others` are models that decode as well, in place of the pair's own.
+
+    Raises:
+        UsageError: none fits.
     """
     models = (pair.target, pair.draft, *others)
     limits = [model.max_len for model in models if model.max_len is not None]
@@ -64,6 +68,10 @@ def tasks_of(
             )
         else:
             tasks.append(Task(prompt.id, prompt.domain, token_ids))
+    if notes and not tasks:
+        raise UsageError(
+            f"none of {len(notes)} prompts fits the models' {min(limits)} positions: lower --max-new-tokens"
+        )
     return tasks, notes
 
 

@@ -58,10 +58,17 @@ def load_llama_cpp(pair: Pair) -> LlamaCppModel:
     """
     if not is_installed():
         raise UsageError(
-            "llama.cpp needs the package llama-cpp-python: pip install 'acceptlab[llama-cpp]', or leave it out"
+            "llama.cpp needs the package llama-cpp-python: pip install -c constraints.txt -e '.[llama-cpp]', "
+            "or leave it out"
         )
     width = pair.target_model.get_output_embeddings().weight.shape[0]
     return LlamaCppModel(gguf_of(pair), width, max_len=pair.target.max_len)
+
+
+def _n_threads() -> int:
+    """What OMP_NUM_THREADS says, of a list the first number; else all processors."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else os.cpu_count() or 1
 
 
 class LlamaCppModel:
@@ -73,7 +80,7 @@ class LlamaCppModel:
     def __init__(
         self, path: Path, vocab_size: int, *, max_len: int | None = None, n_threads: int | None = None
     ) -> None:
-        threads = n_threads or int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
+        threads = n_threads or _n_threads()
         self.max_len: int | None = min(_CONTEXT, max_len or _CONTEXT)
         try:
             import llama_cpp

@@ -135,12 +135,15 @@ def _chains(
         try:
             model = make_backend(name, pair)
             if model.max_len is not None and longest > model.max_len:
-                raise UsageError(f"it has {model.max_len} positions, not {longest}: lower --context")
+                raise UsageError(
+                    f"it has {model.max_len} positions, not {longest}: lower --context or --sizes"
+                )
             chains.append(ChainPasses(model, text, name))
         except UsageError as error:
             notes.append(f"left out {name}: {error}")
     if not chains:
-        raise UsageError(f"none of the backends can be had here: {'; '.join(notes)}")
+        reasons = "; ".join(note.removeprefix("left out ") for note in notes)
+        raise UsageError(f"none of these backends can be had here: {reasons}")
     return chains, notes
 
 

@@ -112,7 +112,8 @@ class FusedLlama:
     ) -> Float[Tensor, "rows size"]:
         """Run all layers over the rows of all parts, below each other, and append them to their caches.
 
-        `plain` takes the weights as they were before packing: a little faster for one row.
+        `plain` takes the weights as they were before packing: a little faster for one row. Nothing is kept for
+        gradients: call it under `torch.inference_mode` or `torch.no_grad`.
         """
         turns = self._turns.at(positions)
         rows = [

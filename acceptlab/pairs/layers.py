@@ -106,7 +106,10 @@ class HalfLayer:
         block = {"gate": gate, "up": up, "down": self._down.weight()}
         for part, found in ((layer.self_attn, attention), (layer.mlp, block)):
             for name, weight in found.items():
-                getattr(part, f"{name}_proj").weight.data = weight.contiguous()
+                # parts of a joined matrix would keep the whole of it in memory
+                getattr(part, f"{name}_proj").weight.data = weight.clone(
+                    memory_format=torch.contiguous_format
+                )
 
     def qkv(self, x: Tensor, plain: bool) -> Tensor:
         """Queries, keys and values of normed rows, side by side."""

@@ -168,7 +168,10 @@ def _one_sentence(source: Source) -> Iterator[None]:
             raise UsageError(
                 f"'{source.id}' needs code of its own, which is not run: use an architecture of transformers"
             ) from error
-        raise RunError(f"cannot load '{source.id}': {type(error).__name__}: {_first_line(error)}") from error
+        hint = ": is the file whole? Get it again" if source.is_gguf else ""
+        raise RunError(
+            f"cannot load '{source.id}': {type(error).__name__}: {_first_line(error)}{hint}"
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

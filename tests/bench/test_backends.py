@@ -101,6 +101,8 @@ def test_prompts_have_to_fit_every_backend() -> None:
     assert [task.prompt_id for task in tasks] == ["fits"]
     assert notes == ["left out does not: it needs 41 positions and the models have 40"]
     assert len(tasks_of(encoding, prompts, 8, 2, [long])[0]) == 2
+    with pytest.raises(UsageError, match="none of 2 prompts fits the models' 40 positions: lower --max-new"):
+        tasks_of(encoding, prompts, 20, 2, [short])
 
 
 def test_the_plain_backend_has_a_plain_draft() -> None:
@@ -133,7 +135,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
     pair = small_pair()
     with pytest.raises(UsageError, match="unknown backend 'x'"):
         backend_arms(pair, settings(), ["x"], [2])
-    with pytest.raises(UsageError, match="none of the backends can be had here"):
+    with pytest.raises(UsageError, match="none of these backends can be had here: llama.cpp: "):
         backend_arms(pair, settings(), ["llama.cpp"], [2])
     head = HeadModel.__new__(HeadModel)
     head.name = "head"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from acceptlab.bench.backends import make_backend
-from acceptlab.bench.llama_cpp import LlamaCppModel, gguf_of, is_installed, load_llama_cpp
+from acceptlab.bench.llama_cpp import LlamaCppModel, _n_threads, gguf_of, is_installed, load_llama_cpp
 from acceptlab.bench.passes import ChainPasses
 from acceptlab.errors import RunError, UsageError
 from acceptlab.models import LanguageModel
@@ -135,5 +135,12 @@ def test_a_pair_from_a_gguf_file_runs_in_llama_cpp(gguf: Path) -> None:
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acceptlab.bench.llama_cpp.is_installed", lambda: False)
     pair = Pair.__new__(Pair)
-    with pytest.raises(UsageError, match=r"pip install 'acceptlab\[llama-cpp\]'"):
+    with pytest.raises(UsageError, match=r"pip install -c constraints.txt -e '\.\[llama-cpp\]'"):
         load_llama_cpp(pair)
+
+
+@pytest.mark.parametrize(("text", "n"), [("3", 3), ("2,1", 2), ("", 7), ("0", 7), ("-1", 7), ("many", 7)])
+def test_threads_are_those_that_openmp_is_told(monkeypatch: pytest.MonkeyPatch, text: str, n: int) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    assert _n_threads() == n

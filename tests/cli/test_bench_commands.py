@@ -129,7 +129,7 @@ def test_memory_passes_or_fails(
         (["verify-cost", "--backends", ""], "--backends is empty"),
         (
             ["verify-cost", "--context", "300"],
-            "left out float32: it has 256 positions, not 364: lower --context",
+            "float32: it has 256 positions, not 364: lower --context or --sizes",
         ),
         (["backends", "--chains", ""], "at least one chain length"),
         (["batches", "--sizes", "0"], "from 1 to 256"),

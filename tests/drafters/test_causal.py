@@ -216,6 +216,8 @@ def test_a_lean_drafter_keeps_its_weights_once_and_gives_them_back() -> None:
     assert plain.embeddings is model.drafter.embeddings
     for mine, theirs in zip(plain.parameters(), expected.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+    # no matrix keeps a larger one in memory that it was cut from
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in plain.layers.parameters())
     assert plain_drafter(DrafterModel(expected, "tiny")) is expected
 
 
