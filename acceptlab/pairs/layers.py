@@ -107,9 +107,7 @@ class HalfLayer:
         for part, found in ((layer.self_attn, attention), (layer.mlp, block)):
             for name, weight in found.items():
                 # parts of a joined matrix would keep the whole of it in memory
-                getattr(part, f"{name}_proj").weight.data = weight.clone(
-                    memory_format=torch.contiguous_format
-                )
+                getattr(part, f"{name}_proj").weight.data = weight.clone()
 
     def qkv(self, x: Tensor, plain: bool) -> Tensor:
         """Queries, keys and values of normed rows, side by side."""
