@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from acceptlab.drafters.llama import LlamaStack
     from acceptlab.training.corpus import Example
+    from acceptlab.training.settings import TrainSettings
     from acceptlab.training.train import Trainer
 
 
@@ -46,11 +47,7 @@ def command(
     An interrupted run goes on where its last checkpoint was: repeat the command. Use the result with
     acceptlab collect --draft data/drafters/mine/best
     """
-    from acceptlab.training.corpus import load_examples
     from acceptlab.training.settings import read_settings
-    from acceptlab.training.start import tap_layers
-    from acceptlab.training.target import load_target
-    from acceptlab.training.train import Trainer, check_begun, check_enough
 
     changes = {
         "init": None if init is None else str(init),
@@ -63,21 +60,31 @@ def command(
     settings = read_settings(config, {name: value for name, value in changes.items() if value is not None})
     name = settings.loss if settings.stage == "supervised" else settings.stage
     folder = output or Path("data/drafters") / f"{config.stem}-{name}-seed{settings.seed}"
+    _train(folder, settings)
+    print(folder / "best")
+
+
+def _train(folder: Path, settings: TrainSettings) -> None:
+    """Read, train and score; what cannot be trained is refused before anything that takes long."""
+    from acceptlab.training.corpus import load_examples
+    from acceptlab.training.start import tap_layers
+    from acceptlab.training.target import load_target
+    from acceptlab.training.train import Trainer, check_begun, check_enough
+
+    texts, scored = [Path(name) for name in settings.data], [Path(name) for name in settings.score]
     check_begun(folder, settings)
     loaded = load_target(settings.target)
     taps = tap_layers(settings, loaded.stack)
     if taps:
-        # running the target takes long: what cannot be trained is refused before
-        check_enough(load_examples([Path(name) for name in settings.data]))
-        _run_target([Path(name) for name in (*settings.data, *settings.score)], loaded.stack, taps)
-    examples = load_examples([Path(name) for name in settings.data], tap_layers=taps)
+        check_enough(load_examples(texts))
+        _run_target([*texts, *scored], loaded.stack, taps)
+    examples = load_examples(texts, tap_layers=taps)
     trainer = Trainer(folder, settings, loaded.stack, examples, _show)
     n_tokens = sum(example.output_len for example in trainer.train_examples)
     print(f"{len(trainer.train_examples):,} trajectories, {n_tokens:,} tokens to train on", file=sys.stderr)
     print(f"best held-out overlap {trainer.run():.4f}", file=sys.stderr)
-    if settings.score:
-        _score(trainer, load_examples([Path(name) for name in settings.score], tap_layers=taps))
-    print(folder / "best")
+    if scored:
+        _score(trainer, load_examples(scored, tap_layers=taps))
 
 
 def _run_target(texts: list[Path], target: LlamaStack, taps: tuple[int, ...]) -> None:

@@ -14,8 +14,7 @@ from acceptlab.bench.passes import ChainPasses
 from acceptlab.errors import RunError, UsageError
 from acceptlab.models import LanguageModel
 from acceptlab.pairs import Pair, load_pair
-from tests.pairs.gguf_files import TOKENS, write_gguf
-from tests.tiny import tiny_model
+from tests.pairs.gguf_files import TOKENS
 
 needs_llama_cpp = pytest.mark.skipif(not is_installed(), reason="needs the extra llama-cpp")
 TOLERANCE = 5e-3
@@ -24,19 +23,9 @@ TEXT = torch.tensor([5, 9, 3, 80, 41, 7, 66, 12, 9, 200, 31])
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model("qwen2", vocab_size=len(TOKENS))
-
-
-@pytest.fixture(scope="module")
-def gguf(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", model)
-
-
-@pytest.fixture(scope="module")
-def expected(model: Any) -> torch.Tensor:
+def expected(gguf_model: Any) -> torch.Tensor:
     with torch.inference_mode():
-        logits: torch.Tensor = model(TEXT[None]).logits[0]
+        logits: torch.Tensor = gguf_model(TEXT[None]).logits[0]
     return logits
 
 

@@ -12,21 +12,10 @@ from acceptlab.errors import RunError
 from acceptlab.pairs import load_pair
 from acceptlab.pairs.convert import write_dense_copy
 from acceptlab.pairs.devices import n_weights
-from tests.pairs.gguf_files import TOKENS, write_gguf
-from tests.tiny import tiny_model
+from tests.pairs.gguf_files import TOKENS
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model("qwen2", vocab_size=len(TOKENS))
-
-
-@pytest.fixture(scope="module")
-def gguf(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", model)
-
-
-def test_a_gguf_target_has_the_weights_and_the_tokenizer_of_the_file(gguf: Path, model: Any) -> None:
+def test_a_gguf_target_has_the_weights_and_the_tokenizer_of_the_file(gguf: Path, gguf_model: Any) -> None:
     pair = load_pair(target=str(gguf), draft="self:skip=0")
     ids = pair.encode("abba")
     assert [TOKENS[i] for i in ids] == ["ab", "b", "a", "!"]
@@ -36,20 +25,20 @@ def test_a_gguf_target_has_the_weights_and_the_tokenizer_of_the_file(gguf: Path,
     )[0]
     with torch.inference_mode():
         # float32 sums in another order
-        assert torch.allclose(row, model(torch.tensor([ids])).logits[0, -1], atol=1e-5)
+        assert torch.allclose(row, gguf_model(torch.tensor([ids])).logits[0, -1], atol=1e-5)
     # the header's, whatever the release of transformers makes of it
     assert pair.eos_ids == {5}
     assert pair.tokenizer.bos_token_id == 0
     described = pair.describe()["models"]["target"]
     assert list(described["files"]) == ["tiny.gguf"]
-    assert n_weights(gguf) == model.num_parameters()
+    assert n_weights(gguf) == gguf_model.num_parameters()
 
 
-def test_a_dense_copy_loads_as_an_ordinary_folder(gguf: Path, model: Any, tmp_path: Path) -> None:
+def test_a_dense_copy_loads_as_an_ordinary_folder(gguf: Path, gguf_model: Any, tmp_path: Path) -> None:
     write_dense_copy(gguf, tmp_path)
     pair = load_pair(target=str(tmp_path), draft=str(gguf))
     assert pair.draft_model is not None
-    for name, value in model.state_dict().items():
+    for name, value in gguf_model.state_dict().items():
         assert torch.equal(pair.target_model.state_dict()[name], value), name
         assert torch.equal(pair.draft_model.state_dict()[name], value), name
     assert pair.encode("ab") == [TOKENS.index("ab"), TOKENS.index("!")]
